@@ -1,0 +1,216 @@
+"""One layer: working memory on every token, and for each token at most one of the two other memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written
+from torchcram.memory.losses import best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.quality import QualityEstimator
+from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
+from torchcram.memory.semantic import SemanticMemory
+from torchcram.memory.state import BlockState, EpisodicState
+from torchcram.memory.timeline import Timeline
+from torchcram.memory.working import WorkingMemory
+from torchcram.ops import compact, gather_rows, previous, scatter_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOutput:
+    """What a layer did in one call."""
+
+    x: Tensor
+    """[B, N, D]: the residual stream after the layer."""
+    state: BlockState | None
+    decision: Decision
+    quality: Tensor
+    """[B, N]: the q the router saw."""
+    reading: Reading | None
+    """The reads computed: of tokens that use theirs, and audits; None in a layer without a buffer."""
+    reads: Tensor
+    """[B, N] bool: the read was executed and counts as one (audits apart)."""
+    audits: Tensor
+    """[B, N] bool: the read was executed only to learn from it."""
+    writes: Tensor
+    """[B, N] bool: the position entered the buffer."""
+    losses: dict[str, Tensor]
+    """The layer's own losses, in training only; see `Block.forward`."""
+
+
+class Block(nn.Module):
+    """u = norm(x); x ← x + CT(u) + 1[episodic] r^E + 1[semantic] r^S; x ← x + FFN(norm(x)).
+
+    A layer of its own, usable in any stack: give it a `Timeline` and the state it returned last time.
+    """
+
+    def __init__(
+        self,
+        *,
+        block: BlockConfig,
+        working: WorkingConfig,
+        episodic: EpisodicConfig | None,
+        semantic: SemanticConfig,
+        router: RouterConfig,
+    ) -> None:
+        super().__init__()
+        width = block.width
+        self.exact = router.quality == "exact" and episodic is not None
+        self.norm_memory = nn.RMSNorm(width)
+        self.working = WorkingMemory(width, working)
+        self.predictor = nn.Sequential(
+            nn.Linear(width, semantic.rank, bias=False), nn.Linear(semantic.rank, width, bias=False)
+        )
+        self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
+        self.semantic = SemanticMemory(width, semantic)
+        self.quality = QualityEstimator(width, semantic.rank, router)
+        self.router = Router(width, router)
+        self.norm_feed = nn.RMSNorm(width)
+        self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
+
+    def initial_state(self, batch: int) -> BlockState:
+        """The state before anything was seen."""
+        like = self.working.outward.weight
+        width = like.shape[0]
+        taps = self.episodic.config.convolution if self.episodic is not None else 1
+        return BlockState(
+            working=like.new_zeros(batch, width),
+            prediction=like.new_zeros(batch, 1, width),
+            recent=like.new_zeros(batch, taps - 1, width) if taps > 1 else None,
+            episodic=self.episodic.empty(batch) if self.episodic is not None else None,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        timeline: Timeline,
+        state: BlockState,
+        policy: RoutingPolicy | None = None,
+        *,
+        forced: Tensor | None = None,
+        keep_state: bool = True,
+    ) -> BlockOutput:
+        """x [B, N, D]; `forced` [B, N] overrides the router's actions.
+
+        In training, `losses` holds: `consolidation` (eq. 4, in units of the reads' variance), `quality` (q̂ against q),
+        `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
+        mean per token of π² (`reads`) and of π³·q (`recall`).
+        """
+        policy = policy or RoutingPolicy()
+        u = self.norm_memory(x)
+        context, h, working_state = self.working(u, timeline, state.working)
+        surprise, prediction = self._surprise(u, h, timeline, state.prediction)
+        recalled = self.semantic(u)
+        store = _Store.open(self.episodic, u, h, timeline, state)
+
+        reading, estimate = None, None
+        if self.exact and store is not None:
+            reading = store.read(timeline.mask)
+            exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
+            quality = scatter_rows(exact, reading.rows, x.shape[1])
+        else:
+            estimate = self.quality.logit(u, recalled)
+            quality = torch.sigmoid(estimate.detach())
+        norm = h.detach().square().mean(-1).sqrt()
+        logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
+        decision = self.router.decide(logits, timeline.mask, policy, forced, store is not None)
+        reads, audits = decision.actions == EPISODIC, decision.audited
+        if self.exact and store is not None:
+            reads, audits = timeline.mask, torch.zeros_like(audits)
+        elif store is not None:
+            reading = store.read(reads | audits)
+
+        x = x + context + decision.weights[..., SEMANTIC, None] * recalled
+        if reading is not None:
+            share = decision.weights[..., EPISODIC]
+            if policy.audit > 0:
+                # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
+                share = share * torch.where(audits, 1 / policy.audit, 1.0)
+            used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
+            x = x + scatter_rows(used, reading.rows, x.shape[1])
+        x = x + self.feed(self.norm_feed(x))
+        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)
+
+        losses = {}
+        if self.training:
+            mask = timeline.mask
+            losses["uncertainty"] = surprise.masked_fill(~mask, 0).sum() / mask.sum().clamp_min(1)
+            best = quality
+            if store is not None and reading is not None:
+                self.quality.observe(reading.value, reading.rows.valid)
+                exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
+                losses |= consolidation_losses(decision, recalled, reading, exact, estimate, self.quality)
+                losses["priority"] = priority_loss(store.written, reading)
+                best = best_quality(quality, exact, reading)
+            losses |= routing_losses(decision, best, mask)
+        new_state = None
+        if keep_state:
+            new_state = BlockState(
+                working=working_state,
+                prediction=prediction,
+                recent=store.recent if store is not None else None,
+                episodic=store.keep(reading) if store is not None and reading is not None else None,
+            )
+        return BlockOutput(
+            x=x,
+            state=new_state,
+            decision=decision,
+            quality=quality,
+            reading=reading,
+            reads=reads,
+            audits=audits,
+            writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
+            losses=losses,
+        )
+
+    def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
+        """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
+        prediction = self.predictor(h.detach())
+        expected, carried = previous(prediction, carried, timeline.mask, timeline.position)
+        return (u.detach() - expected.squeeze(2)).square().mean(-1), carried
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Store:
+    """A layer's buffer during one call: written to once, then read by whoever may."""
+
+    memory: EpisodicMemory
+    seen: Tensor
+    h: Tensor
+    timeline: Timeline
+    before: EpisodicState
+    written: Written
+    recent: Tensor | None
+
+    @classmethod
+    def open(
+        cls, memory: EpisodicMemory | None, u: Tensor, h: Tensor, timeline: Timeline, state: BlockState
+    ) -> _Store | None:
+        """None for a layer without a buffer."""
+        if memory is None or state.episodic is None:
+            return None
+        seen, recent = u, None
+        if state.recent is not None:
+            taps, recent = previous(u, state.recent, timeline.mask, timeline.position)
+            seen = memory.smooth(u, taps)
+        written = memory.write(seen, h, timeline, state.episodic)
+        return cls(
+            memory=memory,
+            seen=seen,
+            h=h,
+            timeline=timeline,
+            before=state.episodic,
+            written=written,
+            recent=recent,
+        )
+
+    def read(self, chosen: Tensor) -> Reading:
+        """The reads of the positions where `chosen` [B, N] is True."""
+        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written)
+
+    def keep(self, reading: Reading) -> EpisodicState:
+        """The buffer for the next call."""
+        return self.memory.keep(self.written, reading, self.before)

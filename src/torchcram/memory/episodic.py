@@ -1,0 +1,153 @@
+"""Episodic memory: attention over a bounded buffer of written events."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import EpisodicConfig
+from torchcram.memory.state import EpisodicState
+from torchcram.memory.timeline import Timeline
+from torchcram.ops import Events, Rows, episodic_read, expiry, gather_rows
+
+
+class Written(NamedTuple):
+    """The events a call can read: the S held ones, then the N new ones."""
+
+    key: Tensor
+    """[B, S + N, H, d]"""
+    value: Tensor
+    """[B, S + N, H, d]"""
+    priority: Tensor
+    """[B, S + N], before the sigmoid."""
+    position: Tensor
+    """[B, S + N]: index in the sequence; -1 = none."""
+    events: Events
+    slot: Tensor
+    """[B, N]: where each new event was put; -1 = nowhere."""
+
+
+class Reading(NamedTuple):
+    """What the chosen rows of a call read."""
+
+    rows: Rows
+    value: Tensor
+    """[B, R, D]: r^E."""
+    mass: Tensor
+    """[B, S + N]: attention each event received in this call."""
+    pairs: Tensor
+    """[B]: query-event pairs scored."""
+
+
+class EpisodicMemory(nn.Module):
+    """Queries, keys and values from the token u and the working memory h; the M best events can be read (eq. 3).
+
+    Each of the three sees u + γ ⊙ h with a γ of its own. A write's priority w is fixed at write; it enters the scores
+    as log σ(w), which is how it is learned. Read, then write: a position never reads itself.
+    """
+
+    def __init__(self, width: int, config: EpisodicConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.mix = nn.Parameter(torch.ones(3, width))
+        self.priority = nn.Linear(2 * width, 1)
+        self.recency = nn.Parameter(torch.zeros(config.heads), requires_grad=config.recency)
+        self.outward = nn.Linear(width, width, bias=False)
+        # A query and a key of the same content match from the start: retrieval emerges sooner.
+        self.key.weight.data.copy_(self.query.weight.data)
+        if config.convolution > 1:
+            taps = torch.zeros(config.convolution, width)
+            taps[0] = 1.0
+            self.taps = nn.Parameter(taps)
+
+    def smooth(self, u: Tensor, before: Tensor) -> Tensor:
+        """The short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D]."""
+        return self.taps[0] * u + torch.einsum("bnwd,wd->bnd", before, self.taps[1:])
+
+    def write(self, u: Tensor, h: Tensor, timeline: Timeline, state: EpisodicState) -> Written:
+        """Offer every real position of a call to the buffer. u, h [B, N, D]."""
+        batch, length = timeline.mask.shape
+        key = self._heads(self.key(u + self.mix[1] * h))
+        value = self._heads(self.value(u + self.mix[2] * h))
+        priority = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
+        position = timeline.position[:, :-1]
+        fate = expiry(
+            priority,
+            timeline.mask,
+            timeline.start,
+            position,
+            state.priority,
+            state.position,
+            self.config.slots,
+        )
+        here = torch.arange(length, device=u.device).expand(batch, length)
+        events = Events(
+            written=torch.cat([torch.full_like(state.position, -1), here], dim=1),
+            expires=fate.expires,
+            time=torch.cat([state.time, timeline.time], dim=1),
+        )
+        return Written(
+            key=torch.cat([state.key.to(key.dtype), key], dim=1),
+            value=torch.cat([state.value.to(value.dtype), value], dim=1),
+            priority=torch.cat([state.priority.to(priority.dtype), priority], dim=1),
+            position=torch.cat([state.position, position], dim=1),
+            events=events,
+            slot=fate.slot,
+        )
+
+    def read(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written) -> Reading:
+        """Look up the given rows, and no others."""
+        query = self._heads(self.query(gather_rows(u, rows) + self.mix[0] * gather_rows(h, rows)))
+        found = episodic_read(
+            query,
+            written.key,
+            written.value,
+            nn.functional.logsigmoid(written.priority),
+            self.recency,
+            rows,
+            gather_rows(timeline.time, rows),
+            written.events,
+        )
+        return Reading(rows, self.outward(found.value.flatten(2)), found.mass, found.pairs)
+
+    def keep(self, written: Written, reading: Reading, state: EpisodicState) -> EpisodicState:
+        """The buffer after a call: each survivor in its slot."""
+        batch, length = written.slot.shape
+        held = state.slots
+        slots = held + length if self.config.slots is None else max(held, min(self.config.slots, held + length))
+        survives = written.events.expires >= length
+        # source[s]: the event that ends up in slot s; the spare column takes those that do not stay.
+        source = torch.full((batch, slots + 1), -1, dtype=torch.int64, device=written.slot.device)
+        own = torch.arange(held + length, device=written.slot.device).expand(batch, -1)
+        slot = torch.cat([own[:, :held], written.slot], dim=1)
+        source.scatter_(1, torch.where(survives, slot, slots), own)
+        source = source[:, :slots]
+        rows = Rows(source.clamp_min(0), source >= 0)
+        position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
+        return EpisodicState(
+            key=gather_rows(written.key, rows),
+            value=gather_rows(written.value, rows),
+            priority=gather_rows(written.priority, rows),
+            time=gather_rows(written.events.time, rows),
+            position=position,
+            mass=gather_rows(reading.mass + nn.functional.pad(state.mass, (0, length)), rows),
+        )
+
+    def empty(self, batch: int) -> EpisodicState:
+        """A buffer with no slots yet."""
+        like = self.query.weight
+        heads = self.config.heads
+        return EpisodicState(
+            key=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
+            value=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
+            priority=like.new_zeros(batch, 0),
+            time=like.new_zeros(batch, 0, dtype=torch.float64),
+            position=like.new_zeros(batch, 0, dtype=torch.int64),
+            mass=like.new_zeros(batch, 0),
+        )
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], self.config.heads, -1)

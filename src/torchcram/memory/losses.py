@@ -1,0 +1,64 @@
+"""What a layer learns from its own reads, besides the task."""
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.memory.episodic import Reading, Written
+from torchcram.memory.quality import QualityEstimator
+from torchcram.memory.router import EPISODIC, SEMANTIC, Decision
+from torchcram.ops import gather_rows, scatter_rows
+
+_LARGEST_WEIGHT = 20.0  # of a rarely computed read: 1 / P(computed) is cut here
+
+
+def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """Mean per token of π² (`reads`) and of π³·q (`recall`), the two routing terms of eq. 7.
+
+    quality [B, N] is the best q known for each token, without gradient; mask [B, N].
+    """
+    real = mask.sum().clamp_min(1)
+    probabilities = decision.probabilities.masked_fill(~mask.unsqueeze(-1), 0)
+    return {
+        "reads": probabilities[..., EPISODIC].sum() / real,
+        "recall": (probabilities[..., SEMANTIC] * quality).sum() / real,
+    }
+
+
+def consolidation_losses(
+    decision: Decision,
+    recalled: Tensor,
+    reading: Reading,
+    exact: Tensor,
+    estimate: Tensor | None,
+    estimator: QualityEstimator,
+) -> dict[str, Tensor]:
+    """`consolidation`, |r^S - sg(r^E)|² in units of the reads' variance (eq. 4), and `quality`, q̂ against q.
+
+    recalled [B, N, D] is r^S, exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Reads are computed
+    for some tokens more often than for others, so each weighs 1 / P(computed), cut and normalised.
+    """
+    rows = reading.rows
+    weight = rows.valid / gather_rows(decision.computed, rows).clamp_min(1 / _LARGEST_WEIGHT)
+    weight = weight / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+    distance = (gather_rows(recalled, rows) - reading.value.detach()).square().sum(-1)
+    losses = {"consolidation": (weight * distance).sum() / estimator.variance}
+    if estimate is not None:
+        error = nn.functional.binary_cross_entropy_with_logits(gather_rows(estimate, rows), exact, reduction="none")
+        losses["quality"] = (weight * error).sum()
+    return losses
+
+
+def priority_loss(written: Written, reading: Reading) -> Tensor:
+    """σ(w) of each new event against the attention it received in this call, at most 1; events kept out have none."""
+    admitted = written.slot >= 0
+    length = admitted.shape[1]
+    target = reading.mass[:, -length:].clamp_max(1)
+    error = nn.functional.binary_cross_entropy_with_logits(written.priority[:, -length:], target, reduction="none")
+    return (error * admitted).sum() / admitted.sum().clamp_min(1)
+
+
+def best_quality(quality: Tensor, exact: Tensor, reading: Reading) -> Tensor:
+    """q for every token [B, N]: exact where the read was computed, the estimate elsewhere."""
+    length = quality.shape[1]
+    known = scatter_rows(reading.rows.valid.to(exact.dtype), reading.rows, length) > 0
+    return torch.where(known, scatter_rows(exact, reading.rows, length), quality)

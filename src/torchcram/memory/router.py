@@ -1,0 +1,108 @@
+"""The consolidation-aware router: which memory does a token use?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import RouterConfig
+from torchcram.ops import gumbel, route
+
+NONE, EPISODIC, SEMANTIC = 0, 1, 2
+"""The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingPolicy:
+    """How a call chooses its actions. The default is what the router decides, with nothing random at evaluation."""
+
+    reads: Literal["routed", "dense", "off"] = "routed"
+    """`routed`: the router chooses; `dense`: every token reads; `off`: no token reads."""
+    temperature: float = 1.0
+    """Of the Gumbel-softmax gradient in training."""
+    audit: float = 0.0
+    """Share of the tokens that would not read whose read is computed all the same, to learn from."""
+    generator: torch.Generator | None = None
+    """For the Gumbel noise and the audits; None uses torch's own."""
+    actions: Tensor | None = None
+    """[B, N, L] int: use these actions instead of choosing."""
+
+    def __post_init__(self) -> None:
+        if self.reads not in ("routed", "dense", "off"):
+            raise ValueError(f"reads = {self.reads!r} is not possible; allowed: 'routed', 'dense', 'off'")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
+        if not 0 <= self.audit <= 1:
+            raise ValueError(f"audit = {self.audit!r} is not possible; allowed: a share from 0 to 1")
+
+
+class Decision(NamedTuple):
+    """What the router chose for each token."""
+
+    actions: Tensor
+    """[B, N] int64; `NONE` at padding."""
+    weights: Tensor
+    """[B, N, 3]: one-hot, with the gradient of the soft choice."""
+    probabilities: Tensor
+    """[B, N, 3]: π, without noise."""
+    audited: Tensor
+    """[B, N] bool: a read to compute although the token does not use it."""
+    computed: Tensor
+    """[B, N]: probability that the read of this token is computed; no gradient."""
+
+
+class Router(nn.Module):
+    """π = softmax(g(z) + κ (q - q*) · [0, -1, +1]), κ ≥ 0 learned (eq. 6).
+
+    z holds log(1 + Δτ), |h|, q and the uncertainty of working memory, and the token itself if `features="input"`.
+    """
+
+    direction: Tensor
+
+    def __init__(self, width: int, config: RouterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.hidden = nn.Linear(4 + (width if config.features == "input" else 0), config.hidden)
+        self.out = nn.Linear(config.hidden, 3)
+        # softplus keeps κ ≥ 0; the number kept is its inverse.
+        sharpness = torch.tensor(config.sharpness)
+        raw = sharpness + torch.log(-torch.expm1(-sharpness)) if config.sharpness else torch.tensor(0.0)
+        self.sharpness = nn.Parameter(raw, requires_grad=config.sharpness > 0)
+        self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
+
+    def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
+        """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
+        scalars = torch.stack([log_gap, norm, quality, uncertainty.log1p()], dim=-1).to(u.dtype)
+        features = torch.cat([scalars, u], dim=-1) if self.config.features == "input" else scalars
+        logits: Tensor = self.out(nn.functional.silu(self.hidden(features)))
+        if self.config.sharpness:
+            lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
+            logits = logits + lead.unsqueeze(-1) * self.direction
+        return logits
+
+    def decide(
+        self, logits: Tensor, mask: Tensor, policy: RoutingPolicy, forced: Tensor | None, can_read: bool
+    ) -> Decision:
+        """Turn logits into actions. `forced` [B, N] overrides the choice; without a buffer there is no read."""
+        if not can_read or policy.reads == "off":
+            logits = logits.index_fill(-1, torch.tensor([EPISODIC], device=logits.device), -torch.inf)
+        probabilities = torch.softmax(logits, dim=-1)
+        noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
+        actions, weights = route(logits, noise, policy.temperature)
+        if forced is None and policy.reads == "dense" and can_read:
+            forced = torch.full_like(actions, EPISODIC)
+        if forced is not None:
+            actions = forced.long()
+            weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
+        actions = torch.where(mask, actions, NONE)
+        reads = actions == EPISODIC
+        audited = torch.zeros_like(reads)
+        if policy.audit > 0 and can_read:
+            draw = torch.rand(reads.shape, generator=policy.generator, device=reads.device)
+            audited = (draw < policy.audit) & mask & ~reads
+        chance = reads if forced is not None or not self.training else probabilities[..., EPISODIC].detach()
+        computed = chance + policy.audit * (1 - chance.to(logits.dtype))
+        return Decision(actions, weights, probabilities, audited, computed)

@@ -1,0 +1,67 @@
+"""When and where each position of a call stands in its own sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """The clock of one call, shared by all layers."""
+
+    gap: Tensor
+    """[B, N]: time since the position before, in units of τ₀; 0 at padding, which takes no time."""
+    mask: Tensor
+    """[B, N]: True = real, False = padding."""
+    start: Tensor
+    """[B, N]: True where a new sequence begins and everything before is forgotten."""
+    position: Tensor
+    """[B, N + 1]: real positions of the same sequence before each one; the last column is for the next call."""
+    time: Tensor
+    """[B, N]: time since the sequence began, in units of τ₀, float64 (float32 loses small gaps in long streams)."""
+
+    @classmethod
+    def build(
+        cls,
+        dt: Tensor,
+        *,
+        mask: Tensor | None = None,
+        start: Tensor | None = None,
+        position: Tensor | None = None,
+        time: Tensor | None = None,
+        unit: float = 1.0,
+    ) -> Timeline:
+        """From gaps dt [B, N]; `position` and `time` [B] say where the sequences stand already (default: at 0)."""
+        batch, length = dt.shape
+        mask = torch.ones_like(dt, dtype=torch.bool) if mask is None else mask
+        start = torch.zeros_like(mask) if start is None else start
+        position = torch.zeros(batch, dtype=torch.int64, device=dt.device) if position is None else position
+        time = torch.zeros(batch, dtype=torch.float64, device=dt.device) if time is None else time
+        gap = torch.where(mask, dt / unit, 0)
+
+        # Counts from the beginning of the call, less what they were at the latest start, if there was one.
+        count = torch.nn.functional.pad(mask.cumsum(1), (1, 0))
+        elapsed = gap.double().cumsum(1)
+        here = torch.arange(length, device=dt.device)
+        latest = torch.where(start, here, -1).cummax(1).values
+        began = latest >= 0
+        latest = latest.clamp_min(0)
+        position_here = count[:, :-1] + torch.where(began, -count.gather(1, latest), position.unsqueeze(1))
+        before_start = elapsed.gather(1, latest) - gap.double().gather(1, latest)
+        time_here = elapsed + torch.where(began, -before_start, time.unsqueeze(1))
+        next_position = position_here[:, -1:] + mask[:, -1:]
+        return cls(
+            gap=gap,
+            mask=mask,
+            start=start,
+            position=torch.cat([position_here, next_position], dim=1),
+            time=time_here,
+        )
+
+    @property
+    def log_gap(self) -> Tensor:
+        """log(1 + Δτ), [B, N]."""
+        return self.gap.log1p()

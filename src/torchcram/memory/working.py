@@ -1,0 +1,48 @@
+"""Working memory: a continuous-time expert that runs on every token, in O(1)."""
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import WorkingConfig
+from torchcram.memory.timeline import Timeline
+from torchcram.ops import decay_scan, euler_steps
+
+
+class WorkingMemory(nn.Module):
+    """A decaying state, exact in Δτ, refined by K Euler steps (eq. 2).
+
+    s_t = exp(-softplus(Λ) Δτ_t / τ₀) ⊙ s_{t-1} + b ⊙ W_s u_t, then from h = s_t, K times,
+    h ← h + σ(W_τ log(1 + Δτ_t)) ⊙ tanh(W_1 h + W_2 u_t) / K, and W_o h goes to the residual stream.
+    """
+
+    def __init__(self, width: int, config: WorkingConfig) -> None:
+        super().__init__()
+        self.config = config
+        # W_s and W_2 read the same input: one product, then split.
+        self.inward = nn.Linear(width, 2 * width)
+        self.recurrent = nn.Parameter(torch.empty(width, width))
+        self.gate_weight = nn.Parameter(torch.zeros(width))
+        self.gate_bias = nn.Parameter(torch.zeros(width))
+        self.outward = nn.Linear(width, width, bias=False)
+        nn.init.xavier_uniform_(self.recurrent)
+
+        # Decay times spread evenly on a log scale; b keeps the state's variance near 1 at gaps of one unit.
+        times = torch.logspace(0, 1, width, base=config.slowest / config.fastest) * config.fastest
+        rate = 1 / times
+        self.rate = nn.Parameter(rate + torch.log(-torch.expm1(-rate)))  # inverse of softplus
+        self.strength = nn.Parameter(torch.sqrt(-torch.expm1(-2 * rate)))
+
+    def forward(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D]."""
+        entering, drive = self.inward(u).chunk(2, dim=-1)
+        entering = self.strength * entering
+        if self.config.carry == "scan":
+            entering = entering.masked_fill(~timeline.mask.unsqueeze(-1), 0)
+            rate = nn.functional.softplus(self.rate)
+            start, state = decay_scan(entering, rate, timeline.gap.to(rate.dtype), timeline.start, state)
+        else:
+            start = entering
+        log_gap = timeline.log_gap.to(u.dtype).unsqueeze(-1)
+        gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap))
+        h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
+        return self.outward(h), h, state

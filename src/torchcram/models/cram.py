@@ -1,0 +1,241 @@
+"""CRAM: the stack."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import CramConfig
+from torchcram.ledger import Ledger, count
+from torchcram.memory import Block, BlockOutput, CramState, RoutingPolicy, Timeline
+from torchcram.models import folder
+from torchcram.models.generate import Generation, generate
+from torchcram.models.inputs import Encoder, Inputs, arrange
+from torchcram.models.outputs import Heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class CramOutput:
+    """What a model returns: predictions, what each token did, and the state to go on from."""
+
+    predictions: dict[str, Tensor]
+    """Head name to predictions; see `logits`."""
+    state: CramState | None
+    timeline: Timeline
+    layers: tuple[BlockOutput, ...]
+    """What each layer did, for objectives and analyses."""
+    training: bool
+
+    @property
+    def logits(self) -> Tensor | dict[str, Tensor]:
+        """The predictions: a tensor for a model with one head, else one entry a head.
+
+        [B, N, size] for heads with an output a position (0 at padding), [B, size] for `classification`.
+        """
+        return next(iter(self.predictions.values())) if len(self.predictions) == 1 else self.predictions
+
+    @cached_property
+    def routing(self) -> Tensor:
+        """[B, N, L] int8: 0 nothing more than working memory, 1 episodic read, 2 semantic recall; 0 at padding."""
+        return torch.stack([layer.decision.actions for layer in self.layers], dim=-1).to(torch.int8)
+
+    @cached_property
+    def losses(self) -> dict[str, Tensor]:
+        """The layers' own losses by name, summed over layers (see `Block.forward`); empty at evaluation."""
+        total: dict[str, Tensor] = {}
+        for layer in self.layers:
+            for name, value in layer.losses.items():
+                total[name] = total[name] + value if name in total else value
+        return total
+
+    def ledger(self) -> Ledger:
+        """What was executed, counted."""
+        with torch.no_grad():
+            nothing = self.timeline.position.new_zeros(())
+            return count(
+                training=self.training,
+                mask=self.timeline.mask,
+                position=self.timeline.position[:, :-1],
+                reads=[layer.reads for layer in self.layers],
+                audits=[layer.audits for layer in self.layers],
+                pairs=[layer.reading.pairs if layer.reading else nothing for layer in self.layers],
+                writes=[layer.writes for layer in self.layers],
+                buffers=sum(layer.reading is not None for layer in self.layers),
+            )
+
+
+class Cram(nn.Module):
+    """A sequence model with three memories (arXiv preprint "Learning to Forget Attention").
+
+    Feed a sequence whole, in chunks, or token by token: with the state passed on, the results are the same.
+    """
+
+    def __init__(self, config: CramConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.block.width
+        self.encoder = Encoder(width, config.inputs, config.working.time_unit)
+        self.blocks = nn.ModuleList(
+            Block(
+                block=config.block,
+                working=config.working,
+                episodic=config.episodic if layer in config.episodic_layers else None,
+                semantic=config.semantic,
+                router=config.router,
+            )
+            for layer in range(config.layers)
+        )
+        self.norm = nn.RMSNorm(width)
+        self.heads = Heads(width, config.outputs)
+        self.check_values = True
+        """Look at the values of inputs (ranges, NaN) and refuse bad ones; off saves a GPU from waiting."""
+
+    def forward(
+        self,
+        inputs: Inputs,
+        *,
+        dt: Tensor | None = None,
+        mask: Tensor | None = None,
+        start: Tensor | None = None,
+        state: CramState | None = None,
+        policy: RoutingPolicy | None = None,
+        keep_state: bool = True,
+    ) -> CramOutput:
+        """Run N positions of B sequences.
+
+        inputs: ids [B, N] for one token field, [B, N, F] for several; values [B, N, C] for channels; or a mapping of
+        field names (and `channels`) to tensors. dt [B, N]: time since the position before, also across calls;
+        default 1. mask [B, N]: True = real; padding touches nothing. start [B, N]: True where another sequence
+        begins in the same row. state: what the call before returned. policy: how actions are chosen.
+        """
+        like = self.norm.weight
+        batch = arrange(
+            self.config.inputs,
+            inputs,
+            dt,
+            mask,
+            start,
+            device=like.device,
+            dtype=like.dtype,
+            check_values=self.check_values,
+        )
+        rows, length = batch.dt.shape
+        state = self._fitting(state, rows)
+        policy = policy or RoutingPolicy()
+        self._check_actions(policy.actions, (rows, length, self.config.layers))
+        timeline = Timeline.build(
+            batch.dt,
+            mask=batch.mask,
+            start=batch.start,
+            position=state.position,
+            time=state.time,
+            unit=self.config.working.time_unit,
+        )
+        x = self.encoder(batch).masked_fill(~timeline.mask.unsqueeze(-1), 0)
+        layers = []
+        for number, (block, memory) in enumerate(zip(self.blocks, state.layers, strict=True)):
+            forced = policy.actions[..., number] if policy.actions is not None else None
+            layer: BlockOutput = block(x, timeline, memory, policy, forced=forced, keep_state=keep_state)
+            x = layer.x
+            layers.append(layer)
+        predictions, pooled = self.heads(self.norm(x), timeline, state.pooled)
+        new_state = None
+        if keep_state:
+            new_state = CramState(
+                fingerprint=state.fingerprint,
+                position=timeline.position[:, -1],
+                time=timeline.time[:, -1],
+                pooled=pooled,
+                layers=tuple(layer.state for layer in layers if layer.state is not None),
+            )
+        return CramOutput(
+            predictions=predictions,
+            state=new_state,
+            timeline=timeline,
+            layers=tuple(layers),
+            training=self.training,
+        )
+
+    def initial_state(self, batch: int) -> CramState:
+        """The state before anything was seen; what `state=None` means."""
+        like = self.norm.weight
+        return CramState(
+            fingerprint=self.config.fingerprint,
+            position=like.new_zeros(batch, dtype=torch.int64),
+            time=like.new_zeros(batch, dtype=torch.float64),
+            pooled=like.new_zeros(batch, like.shape[0]) if self.heads.pools else None,
+            layers=tuple(block.initial_state(batch) for block in self.blocks),  # type: ignore[operator]
+        )
+
+    @torch.no_grad()
+    def generate(
+        self,
+        tokens: Tensor,
+        steps: int,
+        *,
+        dt: Tensor | None = None,
+        mask: Tensor | None = None,
+        state: CramState | None = None,
+        step_dt: float = 1.0,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop: int | None = None,
+        seed: int | None = None,
+    ) -> Generation:
+        """Continue token sequences; see `torchcram.models.generate.generate`."""
+        return generate(
+            self,
+            tokens,
+            steps,
+            dt=dt,
+            mask=mask,
+            state=state,
+            step_dt=step_dt,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            stop=stop,
+            seed=seed,
+        )
+
+    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a folder: `config.json` and `model.safetensors`."""
+        folder.save(path, self.config, self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Cram:
+        """Read a model from a folder that `save_pretrained` wrote, ready for evaluation."""
+        config, weights = folder.load(path)
+        model = cls(config)
+        folder.fill(model, weights, path)
+        return model.to(device).eval()
+
+    def _fitting(self, state: CramState | None, batch: int) -> CramState:
+        if state is None:
+            return self.initial_state(batch)
+        if not isinstance(state, CramState):
+            raise ValueError(f"state is a {type(state).__name__}; expected the state of an earlier output")
+        if state.fingerprint != self.config.fingerprint:
+            raise ValueError("the state belongs to a model of another config")
+        if state.batch != batch:
+            raise ValueError(f"the state is of {state.batch} sequences, the input of {batch}")
+        if state.position.device != self.norm.weight.device:
+            raise ValueError(
+                f"the state is on {state.position.device}, the model on {self.norm.weight.device}; use state.to(…)"
+            )
+        return state
+
+    def _check_actions(self, actions: Tensor | None, shape: tuple[int, int, int]) -> None:
+        if actions is None:
+            return
+        if tuple(actions.shape) != shape or actions.is_floating_point():
+            raise ValueError(
+                f"policy.actions has shape {tuple(actions.shape)} and dtype {actions.dtype}; expected integers {shape}"
+            )
+        if self.check_values and not bool(((actions >= 0) & (actions <= 2)).all()):
+            raise ValueError("policy.actions holds values other than 0 (none), 1 (episodic), 2 (semantic)")

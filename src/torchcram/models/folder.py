@@ -1,0 +1,73 @@
+"""A model as a folder: `config.json`, with a format version, and `model.safetensors`. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from torchcram.config import CramConfig
+
+VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def save(path: str | os.PathLike[str], config: CramConfig, weights: Mapping[str, Tensor]) -> None:
+    """Write both files under temporary names, then rename: a folder is never half old and half written."""
+    target = Path(path)
+    target.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+    save_file(tensors, target / f"{WEIGHTS}.partial", {"format": "pt"})
+    text = json.dumps({"format": "torchcram", "format_version": VERSION, "model": config.to_dict()}, indent=2)
+    (target / f"{CONFIG}.partial").write_text(text + "\n", encoding="utf-8")
+    for name in (WEIGHTS, CONFIG):
+        os.replace(target / f"{name}.partial", target / name)
+
+
+def load(path: str | os.PathLike[str]) -> tuple[CramConfig, dict[str, Tensor]]:
+    """Read both files; anything missing, damaged or from a newer version is a `ValueError` that says so."""
+    target = Path(path)
+    for name in (CONFIG, WEIGHTS):
+        if not (target / name).is_file():
+            raise ValueError(f"{target} is not a torchcram model folder: it has no {name}")
+    try:
+        data: Any = json.loads((target / CONFIG).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{target / CONFIG} is damaged: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != "torchcram":
+        raise ValueError(f"{target / CONFIG} does not describe a torchcram model")
+    if data.get("format_version") != VERSION:
+        raise ValueError(
+            f"{target} has format version {data.get('format_version')!r}, this torchcram reads {VERSION}; "
+            "upgrade torchcram"
+        )
+    try:
+        weights = load_file(target / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{target / WEIGHTS} is damaged: {error}") from error
+    return CramConfig.from_dict(data.get("model", {})), weights
+
+
+def fill(model: nn.Module, weights: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+    """Put weights into a model; names and shapes must agree exactly."""
+    expected = model.state_dict()
+    missing, unknown = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
+    if missing or unknown:
+        raise ValueError(
+            f"{path} does not fit its config: missing {missing[:3] or 'nothing'}, unknown {unknown[:3] or 'nothing'}"
+        )
+    for name, value in weights.items():
+        if value.shape != expected[name].shape:
+            raise ValueError(
+                f"{path} does not fit its config: {name} has shape {tuple(value.shape)}, "
+                f"expected {tuple(expected[name].shape)}"
+            )
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(f"{path} is damaged: {name} holds NaN or infinite values")
+    model.load_state_dict(dict(weights))

@@ -1,0 +1,142 @@
+"""Continue token sequences, one token at a time, from an explicit state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchcram.ledger import Ledger
+from torchcram.memory import CramState
+
+if TYPE_CHECKING:
+    from torchcram.models.cram import Cram, CramOutput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Tokens that were added, and where the sequences stand now."""
+
+    tokens: Tensor
+    """[B, steps]; after a sequence's stop token, the stop token again."""
+    state: CramState
+    """After the last added token but one: pass it on together with `tokens[:, -1:]`."""
+    ledger: Ledger
+    """Of the prompt and all added tokens."""
+
+
+def generate(
+    model: Cram,
+    tokens: Tensor,
+    steps: int,
+    *,
+    dt: Tensor | None,
+    mask: Tensor | None,
+    state: CramState | None,
+    step_dt: float,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    stop: int | None,
+    seed: int | None,
+) -> Generation:
+    """Add `steps` tokens to each prompt; tokens [B, N], padded anywhere if `mask` says so.
+
+    `temperature` 0 takes the likeliest token; above 0 samples, from the `top_k` likeliest and from the smallest set
+    whose probabilities reach `top_p`, if given; `seed` makes that repeatable. Each added token comes `step_dt` after
+    the one before. A sequence that produced `stop` adds nothing more to its memories.
+    """
+    head = _token_head(model)
+    _check(steps=steps, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, vocabulary=head[1])
+    if mask is not None and not bool(mask.any(1).all()):
+        raise ValueError("a prompt is all padding; each needs at least one real token")
+    generator = torch.Generator(tokens.device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+
+    was_training = model.training
+    model.eval()
+    try:
+        out = model(tokens, dt=dt, mask=mask, state=state)
+        ledger = out.ledger()
+        logits = _last_real(out, head[0])
+        going = torch.ones(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
+        gap = torch.full((tokens.shape[0], 1), step_dt, device=tokens.device)
+        added = []
+        for step in range(steps):
+            token = _sample(logits, temperature, top_k, top_p, generator).unsqueeze(1)
+            if stop is not None:
+                token = torch.where(going, token, stop)
+            added.append(token)
+            if step + 1 == steps:
+                break
+            going = going & (token != stop) if stop is not None else going
+            out = model(token, dt=gap, mask=going, state=out.state)
+            ledger = ledger + out.ledger()
+            logits = out.predictions[head[0]][:, -1]
+    finally:
+        model.train(was_training)
+    assert out.state is not None
+    return Generation(tokens=torch.cat(added, dim=1), state=out.state, ledger=ledger)
+
+
+def _token_head(model: Cram) -> tuple[str, int]:
+    """Name and vocabulary of the head that predicts the next token."""
+    fields = model.config.inputs.tokens
+    heads = [o for o in model.config.outputs if o.kind == "tokens"]
+    if len(fields) != 1 or model.config.inputs.channels or len(heads) != 1 or heads[0].size != fields[0].vocabulary:
+        raise ValueError(
+            "generate needs a model with one token field as input and one 'tokens' head of the same vocabulary"
+        )
+    return heads[0].name, heads[0].size
+
+
+def _check(
+    *,
+    steps: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    stop: int | None,
+    vocabulary: int,
+) -> None:
+    if steps < 1:
+        raise ValueError(f"steps = {steps} is not possible; allowed: at least 1")
+    if not temperature >= 0:
+        raise ValueError(f"temperature = {temperature} is not possible; allowed: 0 (likeliest token) or above")
+    if temperature == 0 and (top_k is not None or top_p is not None):
+        raise ValueError("top_k and top_p choose what to sample from; they need temperature above 0")
+    if top_k is not None and not 1 <= top_k <= vocabulary:
+        raise ValueError(f"top_k = {top_k} is not possible; allowed: 1 to {vocabulary}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p = {top_p} is not possible; allowed: above 0 and at most 1")
+    if stop is not None and not 0 <= stop < vocabulary:
+        raise ValueError(f"stop = {stop} is not possible; allowed: 0 to {vocabulary - 1}")
+
+
+def _last_real(out: CramOutput, head: str) -> Tensor:
+    """The predictions at each row's last real position, [B, V]."""
+    predictions, mask = out.predictions[head], out.timeline.mask
+    last = torch.where(mask, torch.arange(mask.shape[1], device=mask.device), -1).amax(1)
+    return predictions[torch.arange(len(last), device=last.device), last]
+
+
+def _sample(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator
+) -> Tensor:
+    """One token a row, [B]."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    ordered, tokens = (logits.float() / temperature).sort(dim=-1, descending=True)
+    if top_k is not None:
+        ordered[:, top_k:] = -torch.inf
+    probabilities = ordered.softmax(-1)
+    if top_p is not None:
+        # Keep a token as long as those before it do not reach top_p: the likeliest is always kept.
+        probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p, 0)
+    choice = torch.multinomial(probabilities, 1, generator=generator)
+    return tokens.gather(1, choice).squeeze(1)

@@ -1,0 +1,61 @@
+"""From the residual stream to predictions, a head for each output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import OutputConfig
+from torchcram.memory.timeline import Timeline
+
+
+class Heads(nn.Module):
+    """A linear map a head. Heads of kind `classification` see the mean over a sequence's positions so far."""
+
+    def __init__(self, width: int, outputs: Sequence[OutputConfig]) -> None:
+        super().__init__()
+        self.outputs = tuple(outputs)
+        self.maps = nn.ModuleDict({o.name: nn.Linear(width, o.size) for o in outputs})
+
+    @property
+    def pools(self) -> bool:
+        """Whether any head needs a mean over the sequence."""
+        return any(o.kind == "classification" for o in self.outputs)
+
+    def forward(self, x: Tensor, timeline: Timeline, pooled: Tensor | None) -> tuple[dict[str, Tensor], Tensor | None]:
+        """x [B, N, D] and the sum so far [B, D] to predictions by name, and the next sum.
+
+        A position's prediction is [B, N, size], 0 at padding. A sequence's is [B, size]; if the call marks starts of
+        packed sequences, [B, G, size], an entry for each of a row's sequences in order (the one going on from the
+        call before comes first), G the most any row has; entries a row does not have are predictions from nothing.
+        """
+        means = None
+        if pooled is not None:
+            means, pooled = _means(x, timeline, pooled)
+        results = {}
+        for output in self.outputs:
+            head = self.maps[output.name]
+            if output.kind == "classification":
+                results[output.name] = head(means)
+            else:
+                results[output.name] = head(x).masked_fill(~timeline.mask.unsqueeze(-1), 0)
+        return results, pooled
+
+
+def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tensor]:
+    batch, length, width = x.shape
+    # A row's sequences are numbered from 0; if none starts at the first position, 0 is the one carried on.
+    number = timeline.start.cumsum(1) - timeline.start[:, :1].long()
+    groups = int(number.max()) + 1 if bool(timeline.start.any()) else 1
+    index = number.unsqueeze(-1).expand(batch, length, width)
+    sums = x.new_zeros(batch, groups, width).scatter_add(1, index, x)  # x is 0 at padding
+    counts = x.new_zeros(batch, groups).scatter_add(1, number, timeline.mask.to(x.dtype))
+    goes_on = (~timeline.start[:, :1]).to(x.dtype)
+    first = torch.nn.functional.one_hot(torch.zeros((), dtype=torch.int64, device=x.device), groups).to(x.dtype)
+    sums = sums + first.view(1, groups, 1) * (pooled * goes_on).unsqueeze(1)
+    counts = counts + first * goes_on * timeline.position[:, :1].to(x.dtype)
+    means = sums / counts.clamp_min(1).unsqueeze(-1)
+    last = sums.gather(1, number[:, -1:].unsqueeze(-1).expand(batch, 1, width)).squeeze(1)
+    return (means if bool(timeline.start.any()) else means.squeeze(1)), last

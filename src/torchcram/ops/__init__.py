@@ -1,0 +1,31 @@
+"""Pure tensor functions, one folder an operation: `reference.py` is the specification, `fast.py` what runs.
+
+Shapes use B batch, N positions, D width, H heads, S slots held, E events, R rows, M buffer size.
+"""
+
+from torchcram.ops.decay import decay_scan
+from torchcram.ops.dispatch import use
+from torchcram.ops.euler import euler_steps
+from torchcram.ops.expiry import expiry
+from torchcram.ops.read import episodic_read
+from torchcram.ops.records import Events, Expiry, Rows
+from torchcram.ops.route import gumbel, route
+from torchcram.ops.rows import compact, gather_rows, scatter_rows
+from torchcram.ops.shift import previous
+
+__all__ = [
+    "Events",
+    "Expiry",
+    "Rows",
+    "compact",
+    "decay_scan",
+    "episodic_read",
+    "euler_steps",
+    "expiry",
+    "gather_rows",
+    "gumbel",
+    "previous",
+    "route",
+    "scatter_rows",
+    "use",
+]

@@ -1,0 +1,17 @@
+"""The time-decay recurrence s_t = a_t ⊙ s_{t-1} + x_t, with a_t = exp(-rate · gap_t)."""
+
+from torch import Tensor
+
+from torchcram.ops.decay import fast, reference
+from torchcram.ops.dispatch import choose
+
+_FORMS = {"reference": reference.decay_scan, "fast": fast.decay_scan}
+
+
+def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """Every state of a diagonal linear recurrence whose decay is exact in the time gap.
+
+    x [B, N, D], rate [D] ≥ 0, gap [B, N] ≥ 0, reset [B, N] bool (True forgets what came before), initial [B, D].
+    Returns the states [B, N, D] and the last of them [B, D]; differentiable in all but `reset`. N ≥ 1.
+    """
+    return choose(_FORMS)(x, rate, gap, reset, initial)

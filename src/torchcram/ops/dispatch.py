@@ -1,0 +1,34 @@
+"""Which form of an operation runs: decided at each call, never at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+FORMS = ("reference", "fast")
+
+_forced: str | None = None
+
+
+@contextmanager
+def use(form: str) -> Iterator[None]:
+    """Run every operation in one form inside the block: `with use("reference"): …` (for tests and doubts).
+
+    The choice is global to the process, so it is not meant for several threads at once.
+    """
+    global _forced
+    if form not in FORMS:
+        raise ValueError(f"form = {form!r} is not possible; allowed: {', '.join(map(repr, FORMS))}")
+    before, _forced = _forced, form
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def choose(forms: Mapping[str, F]) -> F:
+    """The form to run now: the one forced by `use`, else the fast one."""
+    return forms[_forced or "fast"]

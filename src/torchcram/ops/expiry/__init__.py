@@ -1,0 +1,30 @@
+"""How long each event stays in a bounded priority buffer."""
+
+from torch import Tensor
+
+from torchcram.ops.dispatch import choose
+from torchcram.ops.expiry import fast, reference
+from torchcram.ops.records import Expiry
+
+_FORMS = {"reference": reference.expiry, "fast": fast.expiry}
+
+
+def expiry(
+    priority: Tensor,
+    mask: Tensor,
+    reset: Tensor,
+    position: Tensor,
+    held_priority: Tensor,
+    held_position: Tensor,
+    slots: int | None,
+) -> Expiry:
+    """Run a buffer that keeps the `slots` events of highest priority, for a whole call at once.
+
+    priority [B, N]; mask [B, N], True = real (padding is never written); reset [B, N], True empties the buffer
+    first; position [B, N], index of each position in its own sequence; held_priority and held_position [B, S], what
+    is in the slots already, held_position = -1 where a slot is empty. `slots=None` never evicts.
+
+    A position reads before it writes. Among equal priorities the newer event loses. A new event takes the next free
+    slot, or that of the event it evicts. Not differentiable.
+    """
+    return choose(_FORMS)(priority, mask, reset, position, held_priority, held_position, slots)

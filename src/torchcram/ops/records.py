@@ -1,0 +1,33 @@
+"""The small records that operations pass to each other."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Chosen positions of each sequence, in order, padded to the longest list: both [B, R]."""
+
+    at: Tensor
+    """Position of each row; 0 where `valid` is False."""
+    valid: Tensor
+
+
+class Events(NamedTuple):
+    """When each event can be read: at positions t with written < t ≤ expires. All [B, E]."""
+
+    written: Tensor
+    """Position of the write in this call; -1 for events held from before."""
+    expires: Tensor
+    """Last position that may read the event."""
+    time: Tensor
+    """Time of the event in units of τ₀, float64."""
+
+
+class Expiry(NamedTuple):
+    """What a bounded priority buffer does with the events of a call."""
+
+    expires: Tensor
+    """[B, S + N]: last position that may read each held event, then each new one; N if it outlives the call."""
+    slot: Tensor
+    """[B, N]: the slot a new event is written to, or -1 if it was never admitted."""

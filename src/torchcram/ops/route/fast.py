@@ -1,0 +1,24 @@
+"""The choice for all tokens at once; the weights stay exactly one-hot, which x + (p - p) alone does not promise."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def route(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    scores = logits + noise
+    actions = scores.argmax(-1)
+    hard = torch.nn.functional.one_hot(actions, logits.shape[-1]).to(logits.dtype)
+    weights: Tensor = _StraightThrough.apply(hard, torch.softmax(scores / temperature, dim=-1))  # type: ignore[no-untyped-call]
+    return actions, weights
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hard: Tensor, soft: Tensor) -> Tensor:
+        return hard
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad

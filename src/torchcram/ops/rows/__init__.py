@@ -1,0 +1,26 @@
+"""Compaction: work on the chosen positions only, then put the results back in place."""
+
+from torch import Tensor
+
+from torchcram.ops.dispatch import choose
+from torchcram.ops.records import Rows
+from torchcram.ops.rows import fast, reference
+
+_COMPACT = {"reference": reference.compact, "fast": fast.compact}
+_GATHER = {"reference": reference.gather_rows, "fast": fast.gather_rows}
+_SCATTER = {"reference": reference.scatter_rows, "fast": fast.scatter_rows}
+
+
+def compact(chosen: Tensor) -> Rows:
+    """List the positions where `chosen` [B, N] is True; R is the longest list and may be 0."""
+    return choose(_COMPACT)(chosen)
+
+
+def gather_rows(x: Tensor, rows: Rows) -> Tensor:
+    """The chosen rows of x [B, N, ...] as [B, R, ...]; padded rows are zero."""
+    return choose(_GATHER)(x, rows)
+
+
+def scatter_rows(values: Tensor, rows: Rows, length: int) -> Tensor:
+    """Put values [B, R, ...] at their positions in zeros [B, N, ...]; padded rows are dropped."""
+    return choose(_SCATTER)(values, rows, length)
