@@ -150,4 +150,4 @@ class EpisodicMemory(nn.Module):
         )
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.config.heads, -1)
+        return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
