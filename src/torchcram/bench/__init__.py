@@ -1,0 +1,1 @@
+"""Timings of ours against baselines, both in one run."""

@@ -1,0 +1,1 @@
+"""The `torchcram` command. Thin: every command imports what it needs when it runs."""

@@ -63,11 +63,11 @@ class _Read(torch.autograd.Function):
             highest = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
             weights = scores.sub_(highest).exp_()
             sums = weights.sum(-1, keepdim=True)
-            weights.div_(sums.clamp_min(torch.finfo(sums.dtype).tiny))
-            torch.matmul(weights, v[:, :, :end], out=out[:, :, tile])
+            share = sums.clamp_min(torch.finfo(sums.dtype).tiny).reciprocal()
+            torch.mul(weights @ v[:, :, :end], share, out=out[:, :, tile])
             # A row with nothing to read gets +inf, so that its weights are exactly 0 in the backward too.
             total[:, :, tile] = torch.where(sums > 0, highest + sums.log(), torch.inf)
-            mass[:, :end] += weights.sum(2).mean(1)
+            mass[:, :end] += (share.view(batch, 1, -1) @ weights.view(batch, -1, end)).squeeze(1) / heads
             pairs += readable.sum((1, 2))
         ctx.save_for_backward(
             query, key, value, strength, recency, index, valid, row_time, written, expires, time, out, total
@@ -109,7 +109,7 @@ def _tile(query: Tensor, key: Tensor) -> int:
 def _bounds(index: Tensor, valid: Tensor, written: Tensor, size: int) -> list[tuple[slice, int]]:
     """Tiles of rows, each with the number of leading events that its last row can see."""
     latest = [part.max() for part in torch.split(index.masked_fill(~valid, -1), size, dim=1)]
-    seen = (written.amin(0) < torch.stack(latest).unsqueeze(1)).sum(1).clamp_min(1).tolist()
+    seen = (written < torch.stack(latest).view(-1, 1, 1)).sum(2).amax(1).clamp_min(1).tolist()
     return [(slice(n * size, min((n + 1) * size, index.shape[1])), end) for n, end in enumerate(seen)]
 
 

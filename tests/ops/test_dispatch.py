@@ -1,0 +1,62 @@
+"""Which form of an operation runs."""
+
+import importlib
+import inspect
+
+import pytest
+
+from torchcram.ops import dispatch, use
+
+# (folder, table of its forms, public function): a table for each function that has two forms
+TABLES = [
+    ("decay", "_FORMS", "decay_scan"),
+    ("euler", "_FORMS", "euler_steps"),
+    ("expiry", "_FORMS", "expiry"),
+    ("read", "_FORMS", "episodic_read"),
+    ("route", "_FORMS", "route"),
+    ("rows", "_COMPACT", "compact"),
+    ("rows", "_GATHER", "gather_rows"),
+    ("rows", "_SCATTER", "scatter_rows"),
+    ("shift", "_FORMS", "previous"),
+]
+
+
+@pytest.mark.parametrize(("folder", "table", "name"), TABLES, ids=[row[2] for row in TABLES])
+def test_each_operation_runs_the_form_asked_for(monkeypatch, folder, table, name):
+    module = importlib.import_module(f"torchcram.ops.{folder}")
+    forms = getattr(module, table)
+    assert set(forms) == set(dispatch.FORMS)
+    assert forms["fast"].__module__.endswith(".fast")
+    assert forms["reference"].__module__.endswith(".reference")
+    parameters = [list(inspect.signature(form).parameters) for form in forms.values()]
+    assert parameters[0] == parameters[1] == list(inspect.signature(getattr(module, name)).parameters)
+
+    calls = []
+    for form in dispatch.FORMS:
+        monkeypatch.setitem(forms, form, lambda *_, form=form: calls.append(form) or (None, None, None))
+    arguments = [None] * len(parameters[0])
+    getattr(module, name)(*arguments)
+    for form in ("reference", "fast"):
+        with use(form):
+            getattr(module, name)(*arguments)
+    assert calls == ["fast", "reference", "fast"]
+
+
+def test_blocks_nest_and_leave_nothing_behind():
+    forms = {"reference": "reference", "fast": "fast"}
+    with use("reference"):
+        with use("fast"):
+            assert dispatch.choose(forms) == "fast"
+        assert dispatch.choose(forms) == "reference"
+    assert dispatch.choose(forms) == "fast"
+
+
+def test_an_error_inside_the_block_ends_it():
+    with pytest.raises(RuntimeError, match="inside"), use("reference"):
+        raise RuntimeError("inside")
+    assert dispatch.choose({"reference": "reference", "fast": "fast"}) == "fast"
+
+
+def test_an_unknown_form_is_refused_with_the_allowed_ones():
+    with pytest.raises(ValueError, match=r"'triton' is not possible; allowed: 'reference', 'fast'"), use("triton"):
+        pass
