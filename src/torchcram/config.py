@@ -187,7 +187,7 @@ class RouterConfig(_Config):
     sharpness: float = 8.0
     """κ at initialisation, the weight of (q - q*); 0 removes the term, as in the paper."""
     scale: float = 1.0
-    """σ² of eq. 5 in units of the running centred variance of episodic reads."""
+    """σ² of eq. 6 in units of the running centred variance of episodic reads."""
 
     def __post_init__(self) -> None:
         _choice("router.quality", self.quality, Quality)

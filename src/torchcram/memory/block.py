@@ -95,7 +95,7 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions.
 
-        In training, `losses` holds: `consolidation` (eq. 4, in units of the reads' variance), `quality` (q̂ against q),
+        In training, `losses` holds: `consolidation` (eq. 5, in units of the reads' variance), `quality` (q̂ against q),
         `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
         mean per token of π² (`reads`) and of π³·q (`recall`).
         """

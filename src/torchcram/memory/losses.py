@@ -12,7 +12,7 @@ _LARGEST_WEIGHT = 20.0  # of a rarely computed read: 1 / P(computed) is cut here
 
 
 def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Mean per token of π² (`reads`) and of π³·q (`recall`), the two routing terms of eq. 7.
+    """Mean per token of π² (`reads`) and of π³·q (`recall`), the two routing terms of eq. 8.
 
     quality [B, N] is the best q known for each token, without gradient; mask [B, N].
     """
@@ -32,7 +32,7 @@ def consolidation_losses(
     estimate: Tensor | None,
     estimator: QualityEstimator,
 ) -> dict[str, Tensor]:
-    """`consolidation`, |r^S - sg(r^E)|² in units of the reads' variance (eq. 4), and `quality`, q̂ against q.
+    """`consolidation`, |r^S - sg(r^E)|² in units of the reads' variance (eq. 5), and `quality`, q̂ against q.
 
     recalled [B, N, D] is r^S, exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Reads are computed
     for some tokens more often than for others, so each weighs 1 / P(computed), cut and normalised.

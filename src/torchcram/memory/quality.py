@@ -7,7 +7,7 @@ from torchcram.config import RouterConfig
 
 
 class QualityEstimator(nn.Module):
-    """q = exp(-|r^S - r^E|² / σ²) where r^E is known (eq. 5), and an estimate q̂ from what is known before it.
+    """q = exp(-|r^S - r^E|² / σ²) where r^E is known (eq. 6), and an estimate q̂ from what is known before it.
 
     σ² is `scale` times the running variance of r^E *around its mean*, so that recalling a constant direction, which
     every read may share, earns nothing.

@@ -55,7 +55,7 @@ class Decision(NamedTuple):
 
 
 class Router(nn.Module):
-    """π = softmax(g(z) + κ (q - q*) · [0, -1, +1]), κ ≥ 0 learned (eq. 6).
+    """π = softmax(g(z) + κ (q - q*) · [0, -1, +1]), κ ≥ 0 learned (eq. 7).
 
     z holds log(1 + Δτ), |h|, q and the uncertainty of working memory, and the token itself if `features="input"`.
     """
