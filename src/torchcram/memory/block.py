@@ -95,7 +95,7 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions.
 
-        In training, `losses` holds: `consolidation` (eq. 5, in units of the reads' variance), `quality` (q̂ against q),
+        In training, `losses` holds: `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against q),
         `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
         mean per token of π² (`reads`) and of π³·q (`recall`).
         """
@@ -141,8 +141,10 @@ class Block(nn.Module):
             best = quality
             if store is not None and reading is not None:
                 self.quality.observe(reading.value, reading.rows.valid)
-                exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
-                losses |= consolidation_losses(decision, recalled, reading, exact, estimate, self.quality)
+                # Consolidation shapes semantic memory alone, not the tokens it recalls from.
+                recall = self.semantic(gather_rows(u, reading.rows).detach())
+                exact = self.quality.exact(recall, reading.value)
+                losses |= consolidation_losses(decision, recall, reading, exact, estimate, self.quality)
                 losses["priority"] = priority_loss(store.written, reading)
                 best = best_quality(quality, exact, reading)
             losses |= routing_losses(decision, best, mask)

@@ -52,7 +52,7 @@ class EpisodicMemory(nn.Module):
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
-        self.mix = nn.Parameter(torch.ones(3, width))
+        self.mix = nn.Parameter(torch.zeros(3, width))
         self.priority = nn.Linear(2 * width, 1)
         self.recency = nn.Parameter(torch.zeros(config.heads), requires_grad=config.recency)
         self.outward = nn.Linear(width, width, bias=False)

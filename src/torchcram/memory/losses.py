@@ -32,16 +32,16 @@ def consolidation_losses(
     estimate: Tensor | None,
     estimator: QualityEstimator,
 ) -> dict[str, Tensor]:
-    """`consolidation`, |r^S - sg(r^E)|² in units of the reads' variance (eq. 5), and `quality`, q̂ against q.
+    """`consolidation`, |r^S - sg(r^E)|² in units of the reads' mean square (eq. 5), and `quality`, q̂ against q.
 
-    recalled [B, N, D] is r^S, exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Reads are computed
-    for some tokens more often than for others, so each weighs 1 / P(computed), cut and normalised.
+    recalled [B, R, D] is r^S and exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Reads are
+    computed for some tokens more often than for others, so each weighs 1 / P(computed), cut and normalised.
     """
     rows = reading.rows
     weight = rows.valid / gather_rows(decision.computed, rows).clamp_min(1 / _LARGEST_WEIGHT)
     weight = weight / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
-    distance = (gather_rows(recalled, rows) - reading.value.detach()).square().sum(-1)
-    losses = {"consolidation": (weight * distance).sum() / estimator.variance}
+    distance = (recalled - reading.value.detach()).square().sum(-1)
+    losses = {"consolidation": (weight * distance).sum() / estimator.mean_square}
     if estimate is not None:
         error = nn.functional.binary_cross_entropy_with_logits(gather_rows(estimate, rows), exact, reduction="none")
         losses["quality"] = (weight * error).sum()

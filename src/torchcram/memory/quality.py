@@ -38,6 +38,11 @@ class QualityEstimator(nn.Module):
         estimate: Tensor = self.score(hidden)
         return estimate.squeeze(-1)
 
+    @property
+    def mean_square(self) -> Tensor:
+        """Running mean of |r^E|²."""
+        return self.variance + self.mean.square().sum()
+
     @torch.no_grad()
     def observe(self, read: Tensor, weight: Tensor) -> None:
         """Let reads [B, R, D] with weights [B, R] move the running mean and variance."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,8 +40,6 @@ class Encoder(nn.Module):
         self.config = config
         self.time_unit = time_unit
         self.tokens = nn.ModuleDict({f.name: nn.Embedding(f.vocabulary, width) for f in config.tokens})
-        for table in self.tokens.values():
-            nn.init.normal_(table.weight, std=1 / math.sqrt(width))  # type: ignore[arg-type]
         if config.channels:
             self.channels = nn.Linear(config.channels, width)
             if config.missing == "nan":

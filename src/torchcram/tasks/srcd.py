@@ -1,0 +1,305 @@
+"""SRCD, Sparse Retrieval in Continuous Dynamics: noisy dynamics at irregular times, with a few facts to remember."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchcram.config import InputConfig, OutputConfig, TokenField
+from torchcram.ops import decay_scan
+from torchcram.strict import StrictConfig, check_integer, check_number, reject
+from torchcram.tasks.hashing import Draws
+from torchcram.tasks.task import Examples
+
+DYNAMICS, STORE, RECURRING, NOVEL = range(4)
+
+VARIANTS: Mapping[str, Mapping[str, float | int]] = {
+    "srcd": {},
+    "novel": {"recurring": 0.0},
+    "two-token": {"gap": 3},
+    "zipf": {"zipf": 1.0},
+    "long": {"length": 131_072},
+}
+"""Settings of each variant that differ from the plain benchmark."""
+
+_MEMORY = 0.95  # of the dynamics from one position to the next
+_SHAPE = 1.5  # of the Lomax law of the gaps
+_SHORTEST, _LONGEST = 0.1, 1000.0  # gaps are clipped to this
+
+
+@dataclass(frozen=True, kw_only=True)
+class SrcdConfig(StrictConfig):
+    """The settings of a variant of SRCD."""
+
+    length: int = 2048
+    """N, positions of a sequence."""
+    queries: float = 0.05
+    """Share of positions that ask for an earlier value."""
+    recurring: float = 0.7
+    """Share of bindings that come from the fixed table; the others are fresh."""
+    patterns: int = 100
+    """Bindings in the fixed table."""
+    novel_keys: int = 4096
+    """Keys that fresh bindings are drawn from."""
+    values: int = 64
+    """Values a key can have."""
+    amplitude: float = 0.5
+    """β of the dynamics."""
+    frequency: float = 1.0
+    """ω of the dynamics."""
+    noise: float = 0.1
+    """Standard deviation of the dynamics' noise; its square is the least possible error."""
+    gap: int = 0
+    """0: key and value come together; above: the value comes up to this many positions after its key."""
+    zipf: float = 0.0
+    """Exponent of the power law of pattern frequencies; 0: all alike."""
+    table: int = 0
+    """Seed of the fixed table."""
+
+    def __post_init__(self) -> None:
+        check_integer("task.length", self.length, 1)
+        check_number("task.queries", self.queries, 0, 0.5, open_low=True)
+        check_number("task.recurring", self.recurring, 0, 1)
+        check_integer("task.patterns", self.patterns, 1)
+        check_integer("task.novel_keys", self.novel_keys, 1)
+        check_integer("task.values", self.values, 2)
+        check_number("task.amplitude", self.amplitude, 0)
+        check_number("task.frequency", self.frequency, 0)
+        check_number("task.noise", self.noise, 0, open_low=True)
+        check_integer("task.gap", self.gap, 0)
+        check_number("task.zipf", self.zipf, 0)
+        check_integer("task.table", self.table, 0)
+        if self.bindings < 1:
+            reject("task.length", self.length, f"at least {math.ceil(0.5 / self.queries)}, to hold one query")
+        if 2 * self.bindings * (self.gap + 1) > self.length:
+            reject("task.gap", self.gap, "a gap with room for every store and query in its own stretch of positions")
+        if self.recurring < 1 and self.bindings > self.novel_keys:
+            reject("task.novel_keys", self.novel_keys, f"at least {self.bindings}, so that fresh keys differ")
+
+    @property
+    def bindings(self) -> int:
+        """Queries in a sequence, each with a store of its own."""
+        return round(self.queries * self.length)
+
+
+class Srcd:
+    """The benchmark. One position carries `key` and `value` ids (0 = none), the channel v_{t-1}, and the gap Δτ_t.
+
+    A *store* has key and value, a *query* only the key: answer with the value stored under it. All other positions are
+    *dynamics*: predict v_t. With N = 10, one binding and noise 0.1, a sequence may look like this:
+
+        >>> task = Srcd(SrcdConfig(length=10, queries=0.1, patterns=2, novel_keys=4, values=3))
+        >>> examples = task.batch(seed=0, step=0, rows=range(1))
+        >>> examples.inputs["key"][0].tolist()
+        [0, 0, 0, 6, 0, 0, 0, 0, 6, 0]
+        >>> examples.inputs["value"][0].tolist()
+        [0, 0, 0, 2, 0, 0, 0, 0, 0, 0]
+        >>> examples.targets["value"][0].tolist()
+        [-100, -100, -100, -100, -100, -100, -100, -100, 1, -100]
+
+    Value ids are one more than the value, since 0 says that there is none. `kind` tells dynamics, stores, recurring and
+    novel queries apart, for reports; the model never sees it.
+    """
+
+    name = "srcd"
+    kinds = ("dynamics", "store", "recurring", "novel")
+
+    def __init__(self, config: SrcdConfig | None = None) -> None:
+        self.config = config or SrcdConfig()
+
+    @classmethod
+    def variant(cls, name: str, **settings: float | int) -> Srcd:
+        """A variant by name (`VARIANTS`), with settings of one's own on top."""
+        if name not in VARIANTS:
+            reject("variant", name, ", ".join(VARIANTS))
+        return cls(SrcdConfig.from_dict({**VARIANTS[name], **settings}))
+
+    @property
+    def inputs(self) -> InputConfig:
+        c = self.config
+        keys = TokenField(name="key", vocabulary=1 + c.patterns + c.novel_keys)
+        return InputConfig(tokens=(keys, TokenField(name="value", vocabulary=1 + c.values)), channels=1)
+
+    @property
+    def outputs(self) -> tuple[OutputConfig, ...]:
+        return (
+            OutputConfig(name="value", kind="labels", size=self.config.values),
+            OutputConfig(name="dynamics", kind="regression", size=1),
+        )
+
+    @property
+    def length(self) -> int:
+        return self.config.length
+
+    @property
+    def optimum(self) -> float:
+        """Expected share of novel queries: the least reads for a model whose recurrent state holds no bindings."""
+        return self.config.bindings * (1 - self.config.recurring) / self.config.length
+
+    @property
+    def static_bound(self) -> float:
+        """Share of queries: the least reads for a router without any recall."""
+        return self.config.bindings / self.config.length
+
+    @property
+    def floor(self) -> float:
+        """The least possible mean squared error of the dynamics."""
+        return self.config.noise**2
+
+    def batch(self, *, seed: int, step: int, rows: range, device: torch.device | str = "cpu") -> Examples:
+        """Rows of the batch of a step; see the class for what is in it."""
+        c = self.config
+        number = torch.arange(rows.start, rows.stop, rows.step, device=device)
+        draws = Draws(seed=seed, step=step, rows=number)
+        batch, length, bindings = len(rows), c.length, c.bindings
+
+        recurs = draws.uniform(0, bindings) < c.recurring
+        pattern = self._pattern(draws)
+        fresh = draws.order(1, c.novel_keys)[:, :bindings] if c.recurring < 1 else torch.zeros_like(pattern)
+        table = self._table(number.device)
+        key = torch.where(recurs, table.keys[pattern], table.novel[fresh])
+        value = torch.where(recurs, table.values[pattern], draws.integers(2, bindings) % c.values)
+
+        store, told, query = self._places(draws)
+        blank = torch.zeros(batch, length, dtype=torch.int64, device=device)
+        keys = blank.scatter(1, store, key).scatter(1, query, key)
+        values = blank.scatter(1, told, value + 1)
+        target = torch.full_like(blank, -100).scatter(1, query, value)
+        kind = blank.scatter(1, store, STORE).scatter(1, told, STORE)
+        kind = kind.scatter(1, query, torch.where(recurs, RECURRING, NOVEL)).to(torch.int8)
+        asked = torch.full_like(blank, -1).scatter(1, query, torch.where(recurs, pattern, -1))
+
+        dt, before, after = self._dynamics(draws)
+        return Examples(
+            inputs={"key": keys, "value": values, "channels": before.unsqueeze(-1)},
+            dt=dt,
+            targets={"value": target, "dynamics": after.unsqueeze(-1)},
+            kind=kind,
+            pattern=asked,
+        )
+
+    def losses(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
+        """Cross-entropy in nats a query, and the dynamics' squared error over twice the noise's variance, in nats too.
+
+        The latter is the negative log-likelihood under the true noise, up to a constant.
+        """
+        logits = predictions["value"].flatten(0, 1)
+        value = torch.nn.functional.cross_entropy(logits, examples.targets["value"].flatten(), ignore_index=-100)
+        return {"value": value, "dynamics": self._error(predictions, examples).mean() / (2 * self.floor)}
+
+    def scored(self, examples: Examples) -> dict[str, Tensor]:
+        """Queries, and dynamics positions."""
+        return {"value": (examples.kind >= RECURRING).sum(), "dynamics": (examples.kind == DYNAMICS).sum()}
+
+    def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
+        right = predictions["value"].argmax(-1) == examples.targets["value"]
+        recurring, novel = examples.kind == RECURRING, examples.kind == NOVEL
+        dynamics = examples.kind == DYNAMICS
+        return {
+            "positions": torch.tensor(examples.kind.numel(), device=right.device),
+            "recurring": recurring.sum(),
+            "recurring_right": (right & recurring).sum(),
+            "novel": novel.sum(),
+            "novel_right": (right & novel).sum(),
+            "dynamics": dynamics.sum(),
+            "dynamics_error": (self._squares(predictions, examples) * dynamics).sum(),
+        }
+
+    def metrics(self, counts: Mapping[str, float]) -> dict[str, float | None]:
+        def share(right: float, of: float) -> float | None:
+            return right / of if of else None
+
+        queries = counts["recurring"] + counts["novel"]
+        return {
+            "accuracy": share(counts["recurring_right"] + counts["novel_right"], queries),
+            "accuracy_recurring": share(counts["recurring_right"], counts["recurring"]),
+            "accuracy_novel": share(counts["novel_right"], counts["novel"]),
+            "dynamics_mse": share(counts["dynamics_error"], counts["dynamics"]),
+            "dynamics_floor": self.floor,
+            "opt": share(counts["novel"], counts["positions"]),
+            "static_bound": share(queries, counts["positions"]),
+        }
+
+    def _squares(self, predictions: Mapping[str, Tensor], examples: Examples) -> Tensor:
+        return (predictions["dynamics"].float() - examples.targets["dynamics"]).square().squeeze(-1)
+
+    def _error(self, predictions: Mapping[str, Tensor], examples: Examples) -> Tensor:
+        """Squared errors [B, N], scaled so that their mean is the mean over dynamics positions."""
+        dynamics = (examples.kind == DYNAMICS).float()
+        return self._squares(predictions, examples) * dynamics / dynamics.mean().clamp_min(1e-9)
+
+    def _pattern(self, draws: Draws) -> Tensor:
+        """Which pattern each binding would be, [B, bindings]: all alike, or by a power law of their rank."""
+        c = self.config
+        if not c.zipf:
+            return draws.integers(3, c.bindings) % c.patterns
+        weight = torch.arange(1, c.patterns + 1, dtype=torch.float64, device=draws.rows.device) ** -c.zipf
+        bounds = (weight.cumsum(0) / weight.sum())[:-1]
+        return torch.bucketize(draws.uniform(3, c.bindings), bounds)
+
+    def _places(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each binding's key is stored, where its value is told, and where it is asked for; [B, bindings] each.
+
+        Positions are cut into stretches of gap + 1; each event has one to itself, so that nothing comes between a key
+        and its value. Two random stretches make a binding: the earlier stores, the later asks.
+        """
+        c = self.config
+        width = c.gap + 1
+        chosen = draws.order(4, c.length // width)[:, : 2 * c.bindings].view(len(draws.rows), c.bindings, 2)
+        store, query = chosen.amin(2) * width, chosen.amax(2) * width
+        if not c.gap:
+            return store, store, query
+        return (
+            store,
+            store + 1 + draws.integers(5, c.bindings) % c.gap,
+            query + draws.integers(6, c.bindings) % width,
+        )
+
+    def _dynamics(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """Gaps Δτ_t, v_{t-1} and v_t, [B, N] float32; worked out in float64, so that devices agree."""
+        c = self.config
+        dt = _gap(draws.uniform(7, c.length))
+        change = c.amplitude * torch.sin(c.frequency * dt) + c.noise * draws.normal(8, c.length)
+        mean, deviation = self._stationary
+        first = mean + deviation * draws.normal(9, 1)
+        still = torch.zeros_like(change, dtype=torch.bool)
+        rate = change.new_tensor([-math.log(_MEMORY)])
+        v, _ = decay_scan(change.unsqueeze(-1), rate, torch.ones_like(change), still, first)
+        v = v.squeeze(-1)
+        return dt.float(), torch.cat([first, v[:, :-1]], dim=1).float(), v.float()
+
+    @cached_property
+    def _stationary(self) -> tuple[float, float]:
+        """Mean and standard deviation of v once it has forgotten its start, by quadrature over the gaps."""
+        c = self.config
+        push = c.amplitude * torch.sin(c.frequency * _gap((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000))
+        variance = float(push.var(unbiased=False)) + c.noise**2
+        return float(push.mean()) / (1 - _MEMORY), math.sqrt(variance / (1 - _MEMORY**2))
+
+    def _table(self, device: torch.device) -> _Table:
+        """The fixed table. Its key ids are scattered among all ids, so that nothing but memory tells them apart."""
+        c = self.config
+        draws = Draws(seed=c.table, step=0, rows=torch.zeros(1, dtype=torch.int64, device=device))
+        ids = 1 + draws.order(10, c.patterns + c.novel_keys)[0]
+        values = draws.integers(11, c.patterns)[0] % c.values
+        return _Table(keys=ids[: c.patterns], values=values, novel=ids[c.patterns :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    keys: Tensor
+    """[patterns]: key id of each pattern."""
+    values: Tensor
+    """[patterns]: its value."""
+    novel: Tensor
+    """[novel_keys]: the other key ids."""
+
+
+def _gap(uniform: Tensor) -> Tensor:
+    """Lomax-distributed gaps (numpy's `pareto`), clipped."""
+    return ((1 - uniform) ** (-1 / _SHAPE) - 1).clamp(_SHORTEST, _LONGEST)
