@@ -29,7 +29,10 @@ def case(shape: tuple[int, ...], seed: int, width: int = 3) -> list[Tensor]:
 def test_fast_form_equals_reference(assert_forms_agree, shape, steps):
     seed = 10 * len(shape) + steps
     assert_forms_agree(
-        lambda *a: fast.euler_steps(*a, steps), lambda *a: reference.euler_steps(*a, steps), *case(shape, seed), seed=seed
+        lambda *a: fast.euler_steps(*a, steps),
+        lambda *a: reference.euler_steps(*a, steps),
+        *case(shape, seed),
+        seed=seed,
     )
 
 

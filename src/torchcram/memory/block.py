@@ -95,8 +95,8 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions.
 
-        In training, `losses` holds: `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against q),
-        `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
+        In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
+        q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
         mean per token of π² (`reads`) and of π³·q (`recall`).
         """
         policy = policy or RoutingPolicy()

@@ -49,7 +49,8 @@ class Draws:
 
     def normal(self, stream: int, columns: int) -> Tensor:
         """[B, columns] float64, standard normal."""
-        return torch.special.ndtri(self.uniform(stream, columns))
+        normal: Tensor = torch.special.ndtri(self.uniform(stream, columns))
+        return normal
 
     def order(self, stream: int, columns: int) -> Tensor:
         """[B, columns]: a random order of 0..columns-1 a row. The column breaks ties, so every device agrees."""
