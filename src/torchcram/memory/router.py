@@ -21,6 +21,8 @@ class RoutingPolicy:
 
     reads: Literal["routed", "dense", "off"] = "routed"
     """`routed`: the router chooses; `dense`: every token reads; `off`: no token reads."""
+    skip: float = 0.0
+    """With `dense`: share of the tokens, chosen at random, that do not read."""
     temperature: float = 1.0
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
@@ -33,6 +35,8 @@ class RoutingPolicy:
     def __post_init__(self) -> None:
         if self.reads not in ("routed", "dense", "off"):
             raise ValueError(f"reads = {self.reads!r} is not possible; allowed: 'routed', 'dense', 'off'")
+        if not 0 <= self.skip <= 1:
+            raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")
         if not self.temperature > 0:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
         if not 0 <= self.audit <= 1:
@@ -93,7 +97,8 @@ class Router(nn.Module):
         noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, noise, policy.temperature)
         if forced is None and policy.reads == "dense" and can_read:
-            forced = torch.full_like(actions, EPISODIC)
+            draw = torch.rand(actions.shape, generator=policy.generator, device=actions.device)
+            forced = torch.where(draw < policy.skip, NONE, EPISODIC)
         if forced is not None:
             actions = forced.long()
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)

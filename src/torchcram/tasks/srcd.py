@@ -107,7 +107,9 @@ class Srcd:
     """
 
     name = "srcd"
-    kinds = ("dynamics", "store", "recurring", "novel")
+    main = "value"
+    weights: Mapping[str, float] = {"value": 1.0, "dynamics": 0.05}  # there is far more dynamics than retrieval
+    kinds: tuple[str, ...] = ("dynamics", "store", "recurring", "novel")
 
     def __init__(self, config: SrcdConfig | None = None) -> None:
         self.config = config or SrcdConfig()

@@ -31,6 +31,10 @@ class Task(Protocol):
     """Batches by (seed, step, rows) on any device, a loss, and metrics that add up."""
 
     name: str
+    main: str
+    """The head whose scored positions a read's price is counted in."""
+    weights: Mapping[str, float]
+    """Of each head's loss in the total."""
     kinds: tuple[str, ...]
     """What a position can be, for reports by kind."""
 

@@ -1,0 +1,68 @@
+"""The settings of consolidation. A user needs one of them: the tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number
+
+Schedule = Literal["adaptive", "paper"]
+Signal = Literal["quality", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsolidationConfig(StrictConfig):
+    """How reads are given up."""
+
+    tolerance: float = 0.01
+    """How much worse than dense reading the model may be, in nats per scored position of each head."""
+    schedule: Schedule = "adaptive"
+    """`adaptive`: acquire, release on competence, hold the tolerance; `paper`: its constants from the first step."""
+    signal: Signal = "quality"
+    """What the routing pressure rewards: `quality` a price per read and estimated quality, `paper` λ_E and λ_S."""
+    paper_sum: bool = False
+    """Read the paper's Σ_t as a sum over the tokens of a batch; else as a mean."""
+    price: float = 0.05
+    """The most a read may cost, in nats: reads worth less to the task are given up."""
+    reward: float = 0.5
+    """What a semantic recall of quality 1 earns, as a share of the price."""
+    ramp: int = 200
+    """Steps over which the price rises after release."""
+    audit: float = 0.03
+    """Share of skipping tokens read all the same, to learn from."""
+    skip: float = 0.1
+    """Share of tokens that do not read while acquiring, so that reads are missed only where they matter."""
+    temperature: float = 0.5
+    """Of the routing gradient once the price has risen; it starts at 1."""
+    check_every: int = 25
+    """Steps between checks on held-out data, for release and for the tolerance."""
+    patience: int = 3
+    """Checks without growth of the reads' benefit before release."""
+    benefit: float = 0.05
+    """Nats per scored position that reads must be worth before they can be released."""
+    consolidation: float = 0.5
+    """Weight of L_cons (the paper's γ)."""
+    quality: float = 1.0
+    """Weight of the loss of q̂."""
+    uncertainty: float = 0.1
+    """Weight of working memory's prediction of its next input."""
+    priority: float = 0.1
+    """Weight of the loss of write priorities."""
+
+    def __post_init__(self) -> None:
+        check_number("consolidation.tolerance", self.tolerance, 0, open_low=True)
+        check_choice("consolidation.schedule", self.schedule, Schedule)
+        check_choice("consolidation.signal", self.signal, Signal)
+        check_flag("consolidation.paper_sum", self.paper_sum)
+        check_number("consolidation.price", self.price, 0)
+        check_number("consolidation.reward", self.reward, 0)
+        check_integer("consolidation.ramp", self.ramp, 1)
+        check_number("consolidation.audit", self.audit, 0, 1)
+        check_number("consolidation.skip", self.skip, 0, 0.9)
+        check_number("consolidation.temperature", self.temperature, 0, 1, open_low=True)
+        check_integer("consolidation.check_every", self.check_every, 1)
+        check_integer("consolidation.patience", self.patience, 1)
+        check_number("consolidation.benefit", self.benefit, 0)
+        for name in ("consolidation", "quality", "uncertainty", "priority"):
+            check_number(f"consolidation.{name}", getattr(self, name), 0)

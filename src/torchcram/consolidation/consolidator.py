@@ -1,0 +1,132 @@
+"""Acquire, consolidate, settle: how a model learns to read, and then not to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchcram.consolidation.config import ConsolidationConfig
+from torchcram.consolidation.controller import QualityController
+from torchcram.consolidation.gate import CompetenceGate
+from torchcram.consolidation.signals import SIGNALS
+from torchcram.memory import RoutingPolicy
+
+Measure = Callable[[RoutingPolicy], Mapping[str, float]]
+"""Held-out loss of each head, in nats per scored position, under a routing policy."""
+
+
+class Phase(StrEnum):
+    """Where training stands."""
+
+    ACQUIRE = "acquire"
+    CONSOLIDATE = "consolidate"
+    SETTLE = "settle"
+
+
+class Consolidator:
+    """Tells a training loop how to route, what to add to its loss, and when to release. For any loop:
+
+        consolidator = Consolidator(ConsolidationConfig(tolerance=0.01))
+        for step, batch in enumerate(batches):
+            out = model(batch.x, dt=batch.dt, policy=consolidator.policy())
+            loss = task_loss(out) + consolidator.loss(out.losses, positions=batch.positions, scored=batch.scored)
+            ...                                          # backward, optimizer step
+            consolidator.step(held_out_losses)           # policy -> {head: loss}; called only when a check is due
+
+    *Acquire*: every token reads but for a few at random, nothing costs. *Consolidate*, from the moment the gate finds
+    the model competent: the router chooses, and a read's price rises as far as the tolerance allows. *Settle*: the
+    same, while the loop lets its learning rate decay (call `settle`).
+    """
+
+    def __init__(self, config: ConsolidationConfig) -> None:
+        self.config = config
+        self.steps = 0
+        self.released_at: int | None = 0 if config.schedule == "paper" else None
+        self.settling = False
+        self.gate = CompetenceGate(benefit=config.benefit, patience=config.patience)
+        self.controller = QualityController(tolerance=config.tolerance)
+
+    @property
+    def phase(self) -> Phase:
+        """Where training stands."""
+        if self.released_at is None:
+            return Phase.ACQUIRE
+        return Phase.SETTLE if self.settling else Phase.CONSOLIDATE
+
+    @property
+    def progress(self) -> float:
+        """How far the ramp after release has come, 0 to 1."""
+        if self.released_at is None:
+            return 0.0
+        return min(1.0, (self.steps - self.released_at) / self.config.ramp)
+
+    @property
+    def price(self) -> float:
+        """What a read costs now, in nats."""
+        return self.config.price * self.progress * self.controller.pressure
+
+    def policy(self) -> RoutingPolicy:
+        """How the next training step should route."""
+        c = self.config
+        if self.released_at is None:
+            return RoutingPolicy(reads="dense", skip=c.skip)
+        signal = SIGNALS[c.signal]
+        return RoutingPolicy(audit=signal.audit(c), temperature=signal.temperature(c, self.steps, self.progress))
+
+    def loss(self, losses: Mapping[str, Tensor], *, positions: Tensor | int, scored: Tensor | int) -> Tensor:
+        """What to add to the task's loss: the layers' own losses and, once released, the cost of reads.
+
+        positions: real positions of the batch; scored: positions the task's loss is a mean of. With both, a price in
+        nats per read means the same whatever the task.
+        """
+        c = self.config
+        total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
+        for name in ("consolidation", "quality", "uncertainty", "priority"):
+            if name in losses:
+                total = total + getattr(c, name) * losses[name]
+        return torch.as_tensor(total)
+
+    def step(self, measure: Measure) -> dict[str, float] | None:
+        """Count a step; if a check is due, measure, and release or adjust the pressure. Returns what was measured."""
+        self.steps += 1
+        if self.steps % self.config.check_every or self.config.schedule == "paper":
+            return None
+        dense = measure(RoutingPolicy(reads="dense"))
+        if self.released_at is None:
+            off = measure(RoutingPolicy(reads="off"))
+            if self.gate.observe(dense, off):
+                self.released_at = self.steps
+                self.controller.at_release = dict(dense)
+            return _named(dense=dense, off=off)
+        routed = measure(RoutingPolicy())
+        self.controller.observe(routed, dense)
+        return _named(dense=dense, routed=routed)
+
+    def settle(self) -> None:
+        """Tell that the learning rate decays from now on."""
+        self.settling = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes, as JSON-ready data."""
+        return {
+            "steps": self.steps,
+            "released_at": self.released_at,
+            "settling": self.settling,
+            "gate": self.gate.dense,
+            "controller": dataclasses.asdict(self.controller),
+        }
+
+    def load_state_dict(self, data: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.steps, self.released_at, self.settling = data["steps"], data["released_at"], data["settling"]
+        self.gate.dense = [dict(entry) for entry in data["gate"]]
+        self.controller = QualityController(**data["controller"])
+
+
+def _named(**groups: Mapping[str, float]) -> dict[str, float]:
+    return {f"{group}_{head}": value for group, losses in groups.items() for head, value in losses.items()}

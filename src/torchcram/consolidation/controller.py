@@ -1,0 +1,37 @@
+"""The quality controller: as much pressure as the tolerance allows, no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_UP, _DOWN = math.log(1.25), math.log(0.5)  # largest steps of the log pressure at one check
+_LEAST = math.log(1e-3)
+
+
+@dataclass(kw_only=True)
+class QualityController:
+    """Dual ascent on the constraint "routed loss - reference ≤ tolerance", for every head at once.
+
+    `pressure` in (0, 1] scales the price of a read. The reference is the better of dense reading now and dense reading
+    at release, so that a model whose dense path decays cannot lower its own bar.
+    """
+
+    tolerance: float
+    """Nats per scored position."""
+    log_pressure: float = 0.0
+    at_release: dict[str, float] = field(default_factory=dict)
+    excess: float = 0.0
+    """How far the worst head was above its reference at the last check."""
+
+    @property
+    def pressure(self) -> float:
+        """Share of the full price to ask for now."""
+        return math.exp(self.log_pressure)
+
+    def observe(self, routed: Mapping[str, float], dense: Mapping[str, float]) -> None:
+        """Take in one check and move the pressure."""
+        self.excess = max(routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed)
+        slack = 1 - self.excess / self.tolerance if math.isfinite(self.excess) else -math.inf
+        self.log_pressure = min(0.0, max(_LEAST, self.log_pressure + min(_UP, max(_DOWN, slack * _UP))))

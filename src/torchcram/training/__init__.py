@@ -1,0 +1,1 @@
+"""Our training loop: run configs, optimizer, evaluation."""

@@ -1,0 +1,79 @@
+"""A whole run as data: task, model, optimization, consolidation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchcram.config import CramConfig
+from torchcram.consolidation.config import ConsolidationConfig
+from torchcram.strict import StrictConfig, check_flag, check_integer, check_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(StrictConfig):
+    """AdamW with warm-up; the rate is held and, while settling, decays along a cosine."""
+
+    rate: float = 1e-3
+    """Peak learning rate."""
+    semantic: float = 1.0
+    """Rate of semantic memory relative to the others (the paper: 0.1)."""
+    beta1: float = 0.9
+    beta2: float = 0.98
+    decay: float = 0.01
+    """Weight decay; none on norms, biases, decay rates, embeddings or the router."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    warm_up: int = 50
+    """Steps over which the rate rises."""
+    settle: float = 0.3
+    """Share of the steps, at the end, in which the rate decays; 1 is the paper's cosine over all steps."""
+    last: float = 0.02
+    """Rate at the end, relative to the peak."""
+
+    def __post_init__(self) -> None:
+        check_number("optimizer.rate", self.rate, 0, open_low=True)
+        check_number("optimizer.semantic", self.semantic, 0)
+        check_number("optimizer.beta1", self.beta1, 0, 1)
+        check_number("optimizer.beta2", self.beta2, 0, 1)
+        check_number("optimizer.decay", self.decay, 0)
+        check_number("optimizer.clip", self.clip, 0, open_low=True)
+        check_integer("optimizer.warm_up", self.warm_up, 0)
+        check_number("optimizer.settle", self.settle, 0, 1)
+        check_number("optimizer.last", self.last, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(StrictConfig):
+    """Everything that decides a run."""
+
+    task: str
+    """Name of the task or variant."""
+    model: CramConfig
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the task that differ from its defaults."""
+    preset: str = ""
+    """Name of the size the model came from; for result files."""
+    steps: int = 1000
+    batch: int = 16
+    """B, sequences a step, over all processes."""
+    seed: int = 0
+    evaluate_every: int = 50
+    """Steps between evaluations."""
+    evaluate_rows: int = 64
+    """Held-out sequences of an evaluation or a check."""
+    bf16: bool = False
+    """Run matrix products in bfloat16 (autocast); for GPUs."""
+    compile: bool = False
+    """Run the model through torch.compile."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, 1)
+        check_integer("batch", self.batch, 1)
+        check_integer("seed", self.seed, 0)
+        check_integer("evaluate_every", self.evaluate_every, 1)
+        check_integer("evaluate_rows", self.evaluate_rows, 1)
+        check_flag("bf16", self.bf16)
+        check_flag("compile", self.compile)
