@@ -167,7 +167,7 @@ class InputConfig(StrictConfig):
             reject("inputs.tokens", names, "field names that differ")
         check_integer("inputs.channels", self.channels, 0)
         check_choice("inputs.missing", self.missing, Missing)
-        check_integer("inputs.frequencies", self.frequencies, 0)
+        check_integer("inputs.frequencies", self.frequencies, 0, 64)
         if not self.tokens and not self.channels:
             reject("inputs", "nothing", "at least one token field or one channel")
 
@@ -254,14 +254,17 @@ class CramConfig(StrictConfig):
         elif isinstance(outputs, OutputConfig):
             heads = (outputs,)
         else:
-            heads = tuple(outputs)
+            if not isinstance(outputs, Sequence):
+                reject("outputs", outputs, "a kind of head, or one or several OutputConfig")
+            heads = (*outputs,)
         return cls.from_dict({**PRESETS[name], "inputs": inputs, "outputs": heads})
 
     @property
     def fingerprint(self) -> str:
         """A short hash of every field; states carry it, so that one is never fed to another model."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        # Numbers are read back as floats: 1 and 1.0 are the same setting.
+        data = json.loads(self.to_json(), parse_int=float)
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _inputs_from_word(

@@ -16,16 +16,25 @@ def reject(name: str, value: object, allowed: str) -> typing.NoReturn:
     raise ValueError(f"{name} = {value!r} is not possible; allowed: {allowed}")
 
 
-def check_integer(name: str, value: object, minimum: int) -> None:
+def check_integer(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
+    allowed = f"an integer of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        reject(name, value, f"an integer of at least {minimum}")
+        reject(name, value, allowed)
+    if maximum is not None and value > maximum:
+        reject(name, value, allowed)
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf, *, open_low: bool = False) -> None:
     allowed = f"a finite number {'above' if open_low else 'of at least'} {low:g}"
     if high < math.inf:
         allowed += f" and at most {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        reject(name, value, allowed)
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        finite = False
+    if not finite:
         reject(name, value, allowed)
     if value < low or value > high or (open_low and value == low):
         reject(name, value, allowed)

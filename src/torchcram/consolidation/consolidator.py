@@ -99,9 +99,10 @@ class Consolidator:
         dense = measure(RoutingPolicy(reads="dense"))
         if self.released_at is None:
             off = measure(RoutingPolicy(reads="off"))
-            if self.gate.observe(dense, off):
+            helped = self.gate.observe(dense, off)
+            if helped:
                 self.released_at = self.steps
-                self.controller.at_release = dict(dense)
+                self.controller.at_release = {head: dense[head] for head in helped}
             return _named(dense=dense, off=off)
         routed = measure(RoutingPolicy())
         self.controller.observe(routed, dense)

@@ -14,14 +14,16 @@ _LEAST = math.log(1e-3)
 class QualityController:
     """Dual ascent on the constraint "routed loss - reference ≤ tolerance", for every head at once.
 
-    `pressure` in (0, 1] scales the price of a read. The reference is the better of dense reading now and dense reading
-    at release, so that a model whose dense path decays cannot lower its own bar.
+    `pressure` in (0, 1] scales the price of a read. The reference is dense reading now and, for heads that reads had
+    helped at release, the better of that and dense reading at release: a model whose reads decay cannot lower its own
+    bar, and the ups and downs of a head that needs no reads are not blamed on routing.
     """
 
     tolerance: float
     """Nats per scored position."""
     log_pressure: float = 0.0
     at_release: dict[str, float] = field(default_factory=dict)
+    """Dense losses at release, of the heads that reads had helped."""
     excess: float = 0.0
     """How far the worst head was above its reference at the last check."""
 

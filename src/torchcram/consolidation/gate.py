@@ -22,14 +22,12 @@ class CompetenceGate:
     dense: list[dict[str, float]] = field(default_factory=list)
     """Dense losses by head, a check each."""
 
-    def observe(self, dense: Mapping[str, float], off: Mapping[str, float]) -> bool:
-        """Take in one check; True if the model is competent now."""
+    def observe(self, dense: Mapping[str, float], off: Mapping[str, float]) -> list[str]:
+        """Take in one check. The heads that reads help, if they have all finished helping more; else none."""
         self.dense.append(dict(dense))
         if len(self.dense) <= self.patience:
-            return False
+            return []
         earlier = self.dense[-1 - self.patience]
-        return any(
-            off[head] - dense[head] >= self.benefit
-            and earlier[head] - dense[head] <= _GROWING * (off[head] - dense[head])
-            for head in dense
-        )
+        helped = [head for head in dense if off[head] - dense[head] >= self.benefit]
+        growing = any(earlier[head] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped)
+        return [] if growing else helped

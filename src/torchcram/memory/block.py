@@ -128,7 +128,7 @@ class Block(nn.Module):
             share = decision.weights[..., EPISODIC]
             if policy.audit > 0:
                 # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
-                share = share * torch.where(audits, 1 / policy.audit, 1.0)
+                share = torch.where(audits, share / policy.audit, share)
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
         x = x + self.feed(self.norm_feed(x))

@@ -29,8 +29,8 @@ class QualityEstimator(nn.Module):
 
     def exact(self, recalled: Tensor, read: Tensor) -> Tensor:
         """q [...] from r^S and r^E [..., D]; no gradient flows, so neither can be bent to look alike."""
-        distance = (recalled.detach() - read.detach()).float().square().sum(-1)
-        return torch.exp(-distance / (self.scale * self.variance)).to(recalled.dtype)
+        distance = _wide(recalled.detach() - read.detach()).square().sum(-1)
+        return torch.exp(-distance / (self.scale * _wide(self.variance))).to(recalled.dtype)
 
     def logit(self, u: Tensor, recalled: Tensor) -> Tensor:
         """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape."""
@@ -46,13 +46,19 @@ class QualityEstimator(nn.Module):
     @torch.no_grad()
     def observe(self, read: Tensor, weight: Tensor) -> None:
         """Let reads [B, R, D] with weights [B, R] move the running mean and variance."""
-        read, weight = read.float(), weight.float()
+        read, weight = _wide(read), weight.to(_wide(read).dtype)
         total = weight.sum()
-        share = weight / total.clamp_min(torch.finfo(torch.float32).tiny)
+        share = weight / total.clamp_min(torch.finfo(total.dtype).tiny)
         mean = torch.einsum("br,brd->d", share, read)
         variance = torch.einsum("br,brd->", share, (read - mean).square())
         # Averages over few observations lean on what there is; later ones on the momentum.
         step = torch.clamp(1 / (self.seen + 1), min=self.momentum) * (total > 0)
-        self.mean.lerp_(mean, step)
-        self.variance.lerp_(variance, step).clamp_min_(torch.finfo(torch.float32).tiny)
+        self.mean.copy_(torch.lerp(_wide(self.mean), mean, step.to(mean.dtype)))
+        least = torch.finfo(torch.float32).tiny
+        self.variance.copy_(torch.lerp(_wide(self.variance), variance, step.to(mean.dtype)).clamp_min(least))
         self.seen += total > 0
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32: sums of squares need it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -123,6 +123,18 @@ class CramState(_TensorTree):
         """Bytes of all tensors: `state_bytes` of the ledger's definitions."""
         return sum(x.numel() * x.element_size() for _, x in self.named_tensors())
 
+    def layout(self) -> dict[str, str]:
+        """Dtype and shape of every tensor, apart from the number of sequences and of slots, if these agree."""
+        found = {}
+        for name, x in self.named_tensors():
+            given = 2 if ".episodic." in name else 1
+            shape = list(x.shape[given:]) if x.dim() >= given and len(x) == self.batch else "of another batch"
+            found[name] = f"{x.dtype} {shape}"
+        for number, layer in enumerate(self.layers):
+            if layer.episodic is not None and len({x.shape[1:2] for _, x in layer.episodic.named_tensors()}) > 1:
+                found[f"layers.{number}.episodic"] = "of unequal slots"
+        return found
+
     def detach(self) -> CramState:
         """Cut the graph: training on the next chunk does not reach back into this one."""
         return self.map(Tensor.detach)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcram.config import CramConfig
 from torchcram.ledger import Ledger, count
-from torchcram.memory import Block, BlockOutput, CramState, RoutingPolicy, Timeline
+from torchcram.memory import EPISODIC, Block, BlockOutput, CramState, RoutingPolicy, Timeline
 from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
 from torchcram.models.inputs import Encoder, Inputs, arrange
@@ -121,12 +121,14 @@ class Cram(nn.Module):
             start,
             device=like.device,
             dtype=like.dtype,
+            time_unit=self.config.working.time_unit,
             check_values=self.check_values,
         )
         rows, length = batch.dt.shape
         state = self._fitting(state, rows)
         policy = policy or RoutingPolicy()
-        self._check_actions(policy.actions, (rows, length, self.config.layers))
+        if policy.actions is not None:
+            self._check_actions(policy.actions, (rows, length, self.config.layers))
         timeline = Timeline.build(
             batch.dt,
             mask=batch.mask,
@@ -147,8 +149,8 @@ class Cram(nn.Module):
         if keep_state:
             new_state = CramState(
                 fingerprint=state.fingerprint,
-                position=timeline.position[:, -1],
-                time=timeline.time[:, -1],
+                position=timeline.position[:, -1].clone(),
+                time=timeline.time[:, -1].clone(),
                 pooled=pooled,
                 layers=tuple(layer.state for layer in layers if layer.state is not None),
             )
@@ -228,14 +230,23 @@ class Cram(nn.Module):
             raise ValueError(
                 f"the state is on {state.position.device}, the model on {self.norm.weight.device}; use state.to(…)"
             )
+        mine, given = self.initial_state(1).layout(), state.layout()
+        for name in mine | given:
+            if mine.get(name) != given.get(name):
+                raise ValueError(
+                    f"the state does not fit this model: {name} is {given.get(name)}, expected {mine.get(name)}"
+                )
         return state
 
-    def _check_actions(self, actions: Tensor | None, shape: tuple[int, int, int]) -> None:
-        if actions is None:
-            return
+    def _check_actions(self, actions: Tensor, shape: tuple[int, int, int]) -> None:
         if tuple(actions.shape) != shape or actions.is_floating_point():
             raise ValueError(
                 f"policy.actions has shape {tuple(actions.shape)} and dtype {actions.dtype}; expected integers {shape}"
             )
-        if self.check_values and not bool(((actions >= 0) & (actions <= 2)).all()):
+        if not self.check_values:
+            return
+        if not bool(((actions >= 0) & (actions <= 2)).all()):
             raise ValueError("policy.actions holds values other than 0 (none), 1 (episodic), 2 (semantic)")
+        for layer in set(range(self.config.layers)) - set(self.config.episodic_layers):
+            if bool((actions[..., layer] == EPISODIC).any()):
+                raise ValueError(f"policy.actions has reads in layer {layer}, which owns no buffer")

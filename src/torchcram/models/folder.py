@@ -55,7 +55,10 @@ def load(path: str | os.PathLike[str]) -> tuple[CramConfig, dict[str, Tensor]]:
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """Put weights into a model; names and shapes must agree exactly."""
+    """Put weights into a model, in the precision they were saved in; names and shapes must agree exactly."""
+    precisions = {value.dtype for value in weights.values() if value.is_floating_point()}
+    if len(precisions) == 1:
+        model.to(precisions.pop())
     expected = model.state_dict()
     missing, unknown = sorted(set(expected) - set(weights)), sorted(set(weights) - set(expected))
     if missing or unknown:

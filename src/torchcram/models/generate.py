@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,9 +50,15 @@ def generate(
     the one before. A sequence that produced `stop` adds nothing more to its memories.
     """
     head = _token_head(model)
-    _check(steps=steps, temperature=temperature, top_k=top_k, top_p=top_p, stop=stop, vocabulary=head[1])
-    if mask is not None and not bool(mask.any(1).all()):
-        raise ValueError("a prompt is all padding; each needs at least one real token")
+    _check(
+        steps=steps,
+        step_dt=step_dt,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop=stop,
+        vocabulary=head[1],
+    )
     generator = torch.Generator(tokens.device)
     if seed is None:
         generator.seed()
@@ -62,6 +69,8 @@ def generate(
     model.eval()
     try:
         out = model(tokens, dt=dt, mask=mask, state=state)
+        if not bool(out.timeline.mask.any(1).all()):
+            raise ValueError("a prompt is all padding; each needs at least one real token")
         ledger = out.ledger()
         logits = _last_real(out, head[0])
         going = torch.ones(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
@@ -98,19 +107,22 @@ def _token_head(model: Cram) -> tuple[str, int]:
 def _check(
     *,
     steps: int,
+    step_dt: float,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
     stop: int | None,
     vocabulary: int,
 ) -> None:
-    if steps < 1:
+    if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps = {steps} is not possible; allowed: at least 1")
+    if not 0 <= step_dt < math.inf:
+        raise ValueError(f"step_dt = {step_dt} is not possible; allowed: finite and at least 0")
     if not temperature >= 0:
         raise ValueError(f"temperature = {temperature} is not possible; allowed: 0 (likeliest token) or above")
     if temperature == 0 and (top_k is not None or top_p is not None):
         raise ValueError("top_k and top_p choose what to sample from; they need temperature above 0")
-    if top_k is not None and not 1 <= top_k <= vocabulary:
+    if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= vocabulary):
         raise ValueError(f"top_k = {top_k} is not possible; allowed: 1 to {vocabulary}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p = {top_p} is not possible; allowed: above 0 and at most 1")
@@ -131,7 +143,10 @@ def _sample(
     """One token a row, [B]."""
     if temperature == 0:
         return logits.argmax(-1)
-    ordered, tokens = (logits.float() / temperature).sort(dim=-1, descending=True)
+    if not bool(logits.isfinite().all()):
+        raise ValueError("the model's predictions are not finite; there is nothing to sample from")
+    ordered, tokens = logits.float().sort(dim=-1, descending=True)
+    ordered = (ordered - ordered[:, :1]) / temperature  # from the likeliest down: no temperature overflows
     if top_k is not None:
         ordered[:, top_k:] = -torch.inf
     probabilities = ordered.softmax(-1)

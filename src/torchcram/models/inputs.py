@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.time_unit = time_unit
-        self.tokens = nn.ModuleDict({f.name: nn.Embedding(f.vocabulary, width) for f in config.tokens})
+        self.tokens = nn.ModuleDict({f"{f.name}_ids": nn.Embedding(f.vocabulary, width) for f in config.tokens})
         if config.channels:
             self.channels = nn.Linear(config.channels, width)
             if config.missing == "nan":
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         phase = gap * self.frequencies
         x: Tensor = self.gap(torch.cat([gap.log1p(), phase.sin(), phase.cos()], dim=-1).to(self.gap.weight.dtype))
         for name, ids in batch.tokens.items():
-            x = x + self.tokens[name](ids)
+            x = x + self.tokens[f"{name}_ids"](ids)
         if batch.channels is not None:
             values = batch.channels.to(x.dtype)
             if self.config.missing == "nan":
@@ -74,6 +74,7 @@ def arrange(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    time_unit: float,
     check_values: bool,
 ) -> Batch:
     """Sort a call's arguments into a `Batch`, or say precisely what is wrong with them.
@@ -81,13 +82,16 @@ def arrange(
     Shapes and dtypes are always checked; values (ranges, NaN) only with `check_values`, which must look at the data
     and so makes a GPU wait.
     """
+    side = {"dt": dt, "mask": mask, "start": start}
+    for name, value in [*(inputs.items() if isinstance(inputs, Mapping) else []), *side.items()]:
+        if value is not None and not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__}; expected a tensor")
     tokens, channels = _parts(config, inputs)
     given = {**tokens, **({"channels": channels} if channels is not None else {})}
     lead = next(iter(given.values()))
     batch, length = lead.shape[:2]
     if batch == 0 or length == 0:
         raise ValueError(f"the input is empty (batch {batch}, length {length}); at least one of each is needed")
-    side = {"dt": dt, "mask": mask, "start": start}
     given |= {name: value for name, value in side.items() if value is not None}
     for name, value in given.items():
         if value.device != device:
@@ -111,7 +115,7 @@ def arrange(
         tokens = {name: torch.where(mask, ids, 0) for name, ids in tokens.items()}
         channels = torch.where(mask.unsqueeze(-1), channels, 0) if channels is not None else None
     if check_values:
-        _check_values(config, tokens, channels, dt, mask, start)
+        _check_values(config, tokens, channels, dt, time_unit, mask, start)
     return Batch(tokens=tokens, channels=channels, dt=dt, mask=mask, start=start)
 
 
@@ -153,6 +157,7 @@ def _check_values(
     tokens: dict[str, Tensor],
     channels: Tensor | None,
     dt: Tensor,
+    time_unit: float,
     mask: Tensor | None,
     start: Tensor | None,
 ) -> None:
@@ -163,9 +168,10 @@ def _check_values(
                 f"{field.name} has ids from {low} to {high}; allowed: 0 to {field.vocabulary - 1} "
                 f"(vocabulary {field.vocabulary})"
             )
-    if not bool(dt.isfinite().all()) or bool((dt < 0).any()):
-        where = tuple((~dt.isfinite() | (dt < 0)).nonzero()[0].tolist())
-        raise ValueError(f"dt = {float(dt[where])} at (row, position) {where}; allowed: finite and ≥ 0")
+    bad = ~(dt / time_unit).isfinite() | (dt < 0)
+    if bool(bad.any()):
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"dt = {float(dt[where]):g} at (row, position) {where}; allowed: finite (in time units too) and ≥ 0")
     if channels is not None:
         if bool(channels.isinf().any()):
             raise ValueError("channels holds infinite values; allowed: finite numbers" + _or_nan(config))

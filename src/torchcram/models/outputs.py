@@ -17,7 +17,7 @@ class Heads(nn.Module):
     def __init__(self, width: int, outputs: Sequence[OutputConfig]) -> None:
         super().__init__()
         self.outputs = tuple(outputs)
-        self.maps = nn.ModuleDict({o.name: nn.Linear(width, o.size) for o in outputs})
+        self.maps = nn.ModuleDict({f"{o.name}_head": nn.Linear(width, o.size) for o in outputs})
 
     @property
     def pools(self) -> bool:
@@ -36,7 +36,7 @@ class Heads(nn.Module):
             means, pooled = _means(x, timeline, pooled)
         results = {}
         for output in self.outputs:
-            head = self.maps[output.name]
+            head = self.maps[f"{output.name}_head"]
             if output.kind == "classification":
                 results[output.name] = head(means)
             else:
@@ -46,16 +46,17 @@ class Heads(nn.Module):
 
 def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tensor]:
     batch, length, width = x.shape
-    # A row's sequences are numbered from 0; if none starts at the first position, 0 is the one carried on.
-    number = timeline.start.cumsum(1) - timeline.start[:, :1].long()
-    groups = int(number.max()) + 1 if bool(timeline.start.any()) else 1
+    # A row's sequences are numbered from 0; unless one starts at its first real position, 0 is the one carried on.
+    before_any = timeline.mask.cumsum(1) - timeline.mask.long() == 0
+    begins = (timeline.start & before_any).any(1, keepdim=True)
+    number = (timeline.start.cumsum(1) - begins.long()).clamp_min(0)
+    groups = int(number.max()) + 1
     index = number.unsqueeze(-1).expand(batch, length, width)
     sums = x.new_zeros(batch, groups, width).scatter_add(1, index, x)  # x is 0 at padding
     counts = x.new_zeros(batch, groups).scatter_add(1, number, timeline.mask.to(x.dtype))
-    goes_on = (~timeline.start[:, :1]).to(x.dtype)
-    first = torch.nn.functional.one_hot(torch.zeros((), dtype=torch.int64, device=x.device), groups).to(x.dtype)
-    sums = sums + first.view(1, groups, 1) * (pooled * goes_on).unsqueeze(1)
-    counts = counts + first * goes_on * timeline.position[:, :1].to(x.dtype)
+    first = torch.nn.functional.pad((~begins).to(x.dtype), (0, groups - 1))  # [B, G]: 1 where a sum is carried on
+    sums = sums + first.unsqueeze(-1) * pooled.unsqueeze(1)
+    counts = counts + first * timeline.position[:, :1].to(x.dtype)
     means = sums / counts.clamp_min(1).unsqueeze(-1)
     last = sums.gather(1, number[:, -1:].unsqueeze(-1).expand(batch, 1, width)).squeeze(1)
     return (means if bool(timeline.start.any()) else means.squeeze(1)), last

@@ -10,7 +10,7 @@ _SHORT = 8  # below this many positions a plain loop needs fewer tensor operatio
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     states: Tensor = _DecayScan.apply(x, rate, gap, reset, initial)  # type: ignore[no-untyped-call]
-    return states, states[:, -1]
+    return states, states[:, -1].clone()  # a view would keep every state alive
 
 
 class _DecayScan(torch.autograd.Function):

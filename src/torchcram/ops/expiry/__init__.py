@@ -1,5 +1,6 @@
 """How long each event stays in a bounded priority buffer."""
 
+import torch
 from torch import Tensor
 
 from torchcram.ops.dispatch import choose
@@ -25,6 +26,8 @@ def expiry(
     is in the slots already, held_position = -1 where a slot is empty. `slots=None` never evicts.
 
     A position reads before it writes. Among equal priorities the newer event loses. A new event takes the next free
-    slot, or that of the event it evicts. Not differentiable.
+    slot, or that of the event it evicts. Not differentiable. A NaN, which only a diverged model has, ranks last.
     """
+    least = torch.finfo(priority.dtype).min
+    priority, held_priority = (x.detach().nan_to_num(nan=least) for x in (priority, held_priority))
     return choose(_FORMS)(priority, mask, reset, position, held_priority, held_position, slots)

@@ -23,7 +23,6 @@ def expiry(
     slots: int | None,
 ) -> Expiry:
     length, held = priority.shape[1], held_position.shape[1]
-    priority, held_priority = priority.detach(), held_priority.detach()
     limit = _end_of_sequence(mask, reset, held_position)
     slot = torch.where(mask, position, -1)
     if slots is None or held + length <= slots:

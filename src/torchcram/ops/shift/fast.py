@@ -18,4 +18,4 @@ def previous(x: Tensor, carried: Tensor, mask: Tensor, position: Tensor) -> tupl
     picked = entries.gather(1, source.unsqueeze(-1).expand(-1, -1, width))
     picked = picked.view(batch, length + 1, depth, width)
     picked = picked.masked_fill((steps > position.unsqueeze(-1)).unsqueeze(-1), 0)
-    return picked[:, :-1], picked[:, -1]
+    return picked[:, :-1], picked[:, -1].clone()  # a view would keep every entry alive

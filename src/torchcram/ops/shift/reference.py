@@ -18,4 +18,4 @@ def previous(x: Tensor, carried: Tensor, mask: Tensor, position: Tensor) -> tupl
                 recent = [x[b, t], *recent][:depth]
         outs.append(torch.stack(rows))
     out = torch.stack(outs)
-    return out[:, :-1], out[:, -1]
+    return out[:, :-1], out[:, -1].clone()

@@ -1,0 +1,357 @@
+"""The layer: routing, audits, causality, and that only the chosen reads are computed."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchcram.ops
+from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
+from torchcram.memory import EPISODIC, NONE, SEMANTIC, Block, BlockOutput, RoutingPolicy, Timeline
+
+WIDTH, LENGTH, BATCH = 8, 13, 3
+
+
+def layer(
+    *, slots: int | None = 5, convolution: int = 1, buffer: bool = True, training: bool = False, **router
+) -> Block:
+    """A layer that has learned something, so that no part of it is silent."""
+    torch.manual_seed(0)
+    block = Block(
+        block=BlockConfig(width=WIDTH),
+        working=WorkingConfig(),
+        episodic=EpisodicConfig(slots=slots, heads=2, convolution=convolution) if buffer else None,
+        semantic=SemanticConfig(rank=3),
+        router=RouterConfig(**{"sharpness": 1.0, "threshold": 0.5, **router}),
+    ).double()
+    nn.init.normal_(block.semantic.up.weight)
+    if buffer:
+        nn.init.normal_(block.episodic.recency)
+        if convolution > 1:
+            nn.init.normal_(block.episodic.taps)
+    nn.init.normal_(block.router.out.weight, std=3.0)  # all three actions occur
+    nn.init.zeros_(block.router.out.bias)
+    return block.train(training)
+
+
+def sequence(seed: int = 0, length: int = LENGTH) -> tuple[Tensor, Timeline]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(BATCH, length, WIDTH, generator=generator, dtype=torch.float64)
+    return x, Timeline.build(2 * torch.rand(BATCH, length, generator=generator, dtype=torch.float64))
+
+
+def run(block: Block, x: Tensor, clock: Timeline, policy: RoutingPolicy | None = None, **options) -> BlockOutput:
+    return block(x, clock, block.initial_state(x.shape[0]), policy, **options)
+
+
+def audit(share: float, seed: int = 0, **policy) -> RoutingPolicy:
+    """The Gumbel noise is drawn before the audits, so that the same seed gives the same actions at any share."""
+    return RoutingPolicy(audit=share, generator=torch.Generator().manual_seed(seed), **policy)
+
+
+def favour(block: Block, action: int, lead: float) -> Block:
+    """A router that gives one action the same lead at every token."""
+    nn.init.zeros_(block.router.out.weight)
+    nn.init.zeros_(block.router.out.bias)
+    block.router.out.bias.data[action] = lead
+    return block
+
+
+def logit_gradient(block: Block, x: Tensor, clock: Timeline, policy: RoutingPolicy | None, **options) -> Tensor:
+    """How a fixed function of the output depends on the router's logits."""
+    kept: list[Tensor] = []
+    hook = block.router.register_forward_hook(lambda _module, _inputs, logits: kept.append(logits))
+    out = run(block, x, clock, policy, **options)
+    hook.remove()
+    direction = torch.randn(out.x.shape, generator=torch.Generator().manual_seed(99), dtype=torch.float64)
+    gradient = torch.autograd.grad((out.x * direction).sum(), kept[0], allow_unused=True, materialize_grads=True)
+    return gradient[0]
+
+
+def by_masking(block: Block, x: Tensor, clock: Timeline, actions: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The layer's equation with every read computed and then masked."""
+    dense = run(block, x, clock, forced=torch.full_like(actions, EPISODIC))
+    read = dense.reading.value
+    assert dense.reading.rows.at.shape == actions.shape
+    u = block.norm_memory(x)
+    context, _, _ = block.working(u, clock, torch.zeros(x.shape[0], WIDTH, dtype=x.dtype))
+    weights = nn.functional.one_hot(actions, 3).to(x.dtype) if weights is None else weights
+    x = x + context + weights[..., EPISODIC, None] * read + weights[..., SEMANTIC, None] * block.semantic(u)
+    return x + block.feed(block.norm_feed(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("convolution", [1, 3])
+def test_the_gathered_path_equals_the_masked_one(convolution):
+    block = layer(convolution=convolution)
+    x, clock = sequence()
+    routed = run(block, x, clock)
+    actions = routed.decision.actions
+    assert set(actions.flatten().tolist()) == {NONE, EPISODIC, SEMANTIC}
+    torch.testing.assert_close(routed.x, by_masking(block, x, clock, actions), rtol=1e-10, atol=1e-10)
+    forced = torch.randint(3, actions.shape, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(
+        run(block, x, clock, forced=forced).x, by_masking(block, x, clock, forced), rtol=1e-10, atol=1e-10
+    )
+
+
+@torch.no_grad()
+def test_only_routed_and_audited_rows_are_computed():
+    x, clock = sequence()
+    out = run(layer(training=True), x, clock, audit(0.4))
+    reads = out.decision.actions == EPISODIC
+    assert torch.equal(out.reads, reads)
+    assert torch.equal(out.audits, out.decision.audited)
+    assert out.audits.any()
+    assert not (out.audits & reads).any()
+    computed = torch.zeros_like(reads)
+    for b, r in out.reading.rows.valid.nonzero().tolist():
+        computed[b, out.reading.rows.at[b, r]] = True
+    assert torch.equal(computed, reads | out.audits)
+    assert not computed.all()
+    assert out.reading.value.shape[1] == computed.sum(1).max()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False])
+def test_an_audit_changes_no_output(training):
+    x, clock = sequence()
+    block = layer(training=training)
+    plain = run(block, x, clock, audit(0.0))
+    for share in (0.5, 1.0):
+        audited = run(block, x, clock, audit(share))
+        assert audited.audits.any()
+        assert torch.equal(audited.decision.actions, plain.decision.actions)
+        # A larger product may round differently where tokens read; an audit's own weight is exactly 0.
+        torch.testing.assert_close(audited.x, plain.x, rtol=1e-13, atol=1e-13)
+    block = favour(layer(training=False, sharpness=0.0), NONE, 3.0)
+    plain, audited = run(block, x, clock), run(block, x, clock, audit(1.0))
+    assert audited.audits.all()
+    assert torch.equal(audited.x, plain.x)
+    for name, tensor in audited.state.named_tensors():
+        if name != "episodic.mass":
+            assert torch.equal(tensor, dict(plain.state.named_tensors())[name]), name
+
+
+def test_an_audit_teaches_a_router_that_never_reads():
+    """No token reads and semantic memory is silent: only an audit can tell the router what a read would do."""
+    x, clock = sequence()
+    block = favour(layer(sharpness=0.0), NONE, 2.0)
+    nn.init.zeros_(block.semantic.up.weight)
+    assert (logit_gradient(block, x, clock, None) == 0).all()
+    gradient = logit_gradient(block, x, clock, audit(1.0))
+    assert (gradient[:, 1:, EPISODIC] != 0).all()
+    assert (gradient[:, 0] == 0).all(), "the first position has nothing to read"
+
+
+def all_reads_gradient(block: Block, x: Tensor, clock: Timeline) -> Tensor:
+    """The same gradient when every read is computed and weighed by the straight-through weights."""
+    with torch.no_grad():
+        actions = run(block, x, clock).decision.actions
+    kept: list[Tensor] = []
+    hook = block.router.register_forward_hook(lambda _module, _inputs, logits: kept.append(logits))
+    run(block, x, clock)
+    hook.remove()
+    logits = kept[0]
+    soft = torch.softmax(logits, dim=-1)
+    weights = nn.functional.one_hot(actions, 3) + soft - soft.detach()
+    out = by_masking(block, x, clock, actions, weights)
+    direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(99), dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((out * direction).sum(), logits)
+    return gradient
+
+
+def test_auditing_everything_gives_the_gradient_of_computing_everything():
+    block = layer()
+    x, clock = sequence()
+    expected = all_reads_gradient(block, x, clock)
+    torch.testing.assert_close(logit_gradient(block, x, clock, audit(1.0)), expected)
+    assert not torch.allclose(logit_gradient(block, x, clock, None), expected), "without audits it is another one"
+
+
+def test_auditing_some_gives_that_gradient_on_average():
+    block = layer()
+    x, clock = sequence(length=5)
+    expected = all_reads_gradient(block, x, clock)
+    draws = torch.stack([logit_gradient(block, x, clock, audit(0.5, seed)) for seed in range(400)])
+    error = draws.std(0) / len(draws) ** 0.5
+    assert error.max() > 0
+    assert ((draws.mean(0) - expected).abs() <= 4.5 * error + 1e-9).all()
+
+
+POLICIES = {
+    "forced": {},
+    "dense": {"policy": RoutingPolicy(reads="dense")},
+    "off": {"policy": RoutingPolicy(reads="off")},
+    "routed": {},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("t", [0, 4, LENGTH - 1])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("quality", ["predicted", "exact"])
+def test_nothing_comes_from_the_future(quality, policy, t):
+    block = layer(quality=quality, slots=3, convolution=3)
+    x, clock = sequence(seed=t)
+    options = dict(POLICIES[policy])
+    if policy == "forced":
+        options["forced"] = torch.randint(3, (BATCH, LENGTH), generator=torch.Generator().manual_seed(t))
+    before = run(block, x, clock, **options)
+    moved = x.clone()
+    moved[:, t] += torch.randn(WIDTH, generator=torch.Generator().manual_seed(t + 1), dtype=x.dtype) * 3
+    after = run(block, moved, clock, **options)
+    assert (after.x[:, t] != before.x[:, t]).all()
+    assert torch.equal(after.decision.actions[:, :t], before.decision.actions[:, :t])
+    if policy == "routed":  # later actions may differ, and with them the size of a product and its last bit
+        torch.testing.assert_close(after.x[:, :t], before.x[:, :t], rtol=1e-13, atol=1e-13)
+    else:
+        assert torch.equal(after.x[:, :t], before.x[:, :t])
+        assert torch.equal(after.quality[:, :t], before.quality[:, :t])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("quality", ["predicted", "exact"])
+@pytest.mark.parametrize("size", [1, 4])
+def test_any_chunks_equal_the_whole(size, quality):
+    block = layer(slots=3, convolution=3, quality=quality)
+    x, clock = sequence()
+    mask = torch.rand(BATCH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.8
+    start = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    start[0, 7] = True
+    whole = run(block, x, Timeline.build(clock.gap, mask=mask, start=start))
+    state, position, time, parts = block.initial_state(BATCH), None, None, []
+    for begin in range(0, LENGTH, size):
+        part = slice(begin, begin + size)
+        now = Timeline.build(clock.gap[:, part], mask=mask[:, part], start=start[:, part], position=position, time=time)
+        out = block(x[:, part], now, state)
+        state, position, time = out.state, now.position[:, -1], now.time[:, -1]
+        parts.append(out.x)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole.x)
+    for name, tensor in whole.state.named_tensors():
+        torch.testing.assert_close(dict(state.named_tensors())[name], tensor, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@torch.no_grad()
+def test_padding_has_no_influence():
+    block = layer(convolution=3)
+    x, clock = sequence(length=9)
+    mask = torch.ones(BATCH, 9, dtype=torch.bool)
+    mask[:, [2, 5, 6]] = False
+    padded = run(block, x, Timeline.build(clock.gap, mask=mask))
+    kept = mask[0].nonzero().squeeze(1)
+    alone = run(block, x[:, kept], Timeline.build(clock.gap[:, kept]))
+    torch.testing.assert_close(padded.x[:, kept], alone.x)
+    assert (padded.x[:, ~mask[0]] == 0).all()
+    assert not padded.reads[~mask].any()
+    assert not padded.writes[~mask].any()
+    empty = run(block, x, Timeline.build(clock.gap, mask=torch.zeros_like(mask)))
+    assert (empty.x == 0).all()
+
+
+def test_exact_quality_reads_every_position():
+    block = layer(quality="exact", slots=None)
+    x, clock = sequence()
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    mask[1, 8:] = False
+    out = run(block, x, Timeline.build(clock.gap, mask=mask), audit(0.5))
+    assert torch.equal(out.reads, mask)
+    assert not out.audits.any()
+    assert out.reading.pairs.tolist() == [sum(range(n)) for n in (13, 8, 13)]
+    assert (out.decision.actions != EPISODIC).any(), "reading is not using"
+    recalled = block.semantic(block.norm_memory(x))
+    for b, r in out.reading.rows.valid.nonzero().tolist():
+        t = out.reading.rows.at[b, r]
+        distance = (recalled[b, t] - out.reading.value[b, r]).square().sum()
+        torch.testing.assert_close(out.quality[b, t], torch.exp(-distance), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(out.x[0], by_masking(block, x, clock, out.decision.actions)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("quality", ["predicted", "exact"])
+def test_a_layer_without_a_buffer_never_reads(quality, training):
+    block = favour(layer(buffer=False, training=training, quality=quality), EPISODIC, 9.0)
+    names = [name for name, _ in block.named_parameters()]
+    assert not any(word in name for name in names for word in ("episodic", "query", "key"))
+    x, clock = sequence()
+    for policy in (None, RoutingPolicy(reads="dense"), audit(1.0)):
+        out = run(block, x, clock, policy)
+        assert (out.decision.actions != EPISODIC).all()
+        assert not out.reads.any()
+        assert not out.audits.any()
+        assert not out.writes.any()
+        assert out.reading is None
+        assert out.state.episodic is None
+    assert set(out.losses) == ({"uncertainty", "reads", "recall"} if training else set())
+
+
+@torch.no_grad()
+def test_a_state_that_is_not_wanted_is_not_made():
+    x, clock = sequence()
+    block = layer()
+    short = run(block, x, clock, keep_state=False)
+    assert short.state is None
+    assert torch.equal(short.x, run(block, x, clock).x)
+
+
+def test_losses_are_for_training_and_each_teaches_its_own_part():
+    x, clock = sequence()
+    assert run(layer(), x, clock).losses == {}
+    block = layer(training=True)
+    losses = run(block, x, clock, audit(0.5)).losses
+    moved = {}
+    for name, loss in losses.items():
+        block.zero_grad()
+        loss.backward(retain_graph=True)
+        moved[name] = {n for n, p in block.named_parameters() if p.grad is not None and (p.grad != 0).any()}
+
+    def of(part: str) -> set[str]:
+        return {n for n, _ in block.named_parameters() if n.startswith(part)}
+
+    assert set(losses) == {"consolidation", "quality", "uncertainty", "priority", "reads", "recall"}
+    assert moved["consolidation"] == of("semantic")
+    assert moved["quality"] == of("quality")
+    assert moved["uncertainty"] == of("predictor")
+    assert moved["priority"] >= of("episodic.priority")
+    assert moved["priority"] & of("episodic") == of("episodic.priority")
+    for name in ("reads", "recall"):
+        assert moved[name] >= of("router")
+        assert not moved[name] & (of("episodic") | of("semantic") | of("quality") | of("predictor"))
+
+
+def test_training_without_a_single_read():
+    x, clock = sequence()
+    block = layer(training=True)
+    losses = run(block, x, clock, forced=torch.zeros(BATCH, LENGTH, dtype=torch.int64)).losses
+    assert losses["consolidation"] == 0
+    assert losses["quality"] == 0
+    sum(losses.values()).backward()
+    assert all(p.grad.isfinite().all() for p in block.parameters() if p.grad is not None)
+    assert block.quality.seen == 0
+
+
+def test_uncertainty_is_how_badly_the_last_position_foresaw_this_one():
+    block = layer(training=True)
+    x, clock = sequence()
+    out = run(block, x, clock)
+    u = block.norm_memory(x)
+    _, h, _ = block.working(u, clock, torch.zeros(BATCH, WIDTH, dtype=x.dtype))
+    foreseen = torch.cat([torch.zeros(BATCH, 1, WIDTH), block.predictor(h)[:, :-1]], dim=1)
+    torch.testing.assert_close(out.losses["uncertainty"], (u - foreseen).square().mean())
+
+
+@pytest.mark.parametrize("convolution", [1, 3])
+def test_the_layer_is_the_same_in_both_forms_of_its_operations(convolution):
+    x, clock = sequence()
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    mask[2, 9:] = False
+    clock = Timeline.build(clock.gap, mask=mask)
+    results = []
+    for form in ("fast", "reference"):
+        block = layer(training=True, convolution=convolution)
+        with torchcram.ops.use(form):
+            out = run(block, x, clock, audit(0.3))
+            (out.x.square().mean() + sum(out.losses.values())).backward()
+        results.append([out.x, *out.losses.values(), *(p.grad for p in block.parameters())])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,125 @@
+"""The losses of a layer, on numbers small enough to work out by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcram.config import RouterConfig
+from torchcram.memory import QualityEstimator
+from torchcram.memory.episodic import Reading, Written
+from torchcram.memory.losses import best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.router import Decision
+from torchcram.ops import Events, Rows
+
+
+def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: list[float] | None = None) -> Reading:
+    """What one sequence read."""
+    return Reading(
+        Rows(torch.tensor([at]), torch.tensor([valid])),
+        torch.tensor([value], requires_grad=True),
+        torch.tensor([mass or []]),
+        torch.zeros(1),
+    )
+
+
+def decision(computed: list[float], probabilities: list[list[float]] | None = None) -> Decision:
+    nothing = torch.zeros(1, len(computed), dtype=torch.int64)
+    pi = torch.tensor([probabilities or [[1.0, 0.0, 0.0]] * len(computed)], requires_grad=True)
+    return Decision(nothing, pi, pi, nothing.bool(), torch.tensor([computed]))
+
+
+def estimator() -> QualityEstimator:
+    """Reads with a mean of (1, 2) and a variance of 3: their mean square is 8."""
+    quality = QualityEstimator(2, 2, RouterConfig())
+    quality.mean.copy_(torch.tensor([1.0, 2.0]))
+    quality.variance.fill_(3.0)
+    return quality
+
+
+def cross_entropy(logit: float, target: float) -> float:
+    p = 1 / (1 + math.exp(-logit))
+    return -target * math.log(p) - (1 - target) * math.log(1 - p)
+
+
+def test_rarely_computed_reads_weigh_more():
+    """Computed with chance 0.5 and 0.1: weights 2 and 10, of 12 in all; the third row is padding."""
+    recalled = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [9.0, 9.0]]], requires_grad=True)
+    found = reading([1, 3, 0], [True, True, False], [[0.0, 0.0], [0.0, 5.0], [7.0, 7.0]])
+    exact = torch.tensor([[0.25, 0.75, 0.5]])
+    estimate = torch.tensor([[3.0, 0.4, 3.0, -0.2]], requires_grad=True)
+    losses = consolidation_losses(decision([1.0, 0.5, 1.0, 0.1]), recalled, found, exact, estimate, estimator())
+    assert losses["consolidation"].item() == pytest.approx((2 / 12 * 1 + 10 / 12 * 9) / 8)
+    expected = 2 / 12 * cross_entropy(0.4, 0.25) + 10 / 12 * cross_entropy(-0.2, 0.75)
+    assert losses["quality"].item() == pytest.approx(expected, rel=1e-5)
+
+    (losses["consolidation"] + losses["quality"]).backward()
+    assert found.value.grad is None, "reads are taught from, never taught"
+    assert recalled.grad[0].ne(0).any(-1).tolist() == [True, True, False]
+    assert estimate.grad[0].ne(0).tolist() == [False, True, False, True]
+
+
+def test_the_largest_weight_is_cut():
+    """Chances of 1 and 1e-6: the second weighs 20, not a million."""
+    recalled = torch.tensor([[[1.0, 0.0], [2.0, 0.0]]])
+    found = reading([0, 1], [True, True], [[0.0, 0.0], [0.0, 0.0]])
+    exact = torch.zeros(1, 2)
+    losses = consolidation_losses(decision([1.0, 1e-6]), recalled, found, exact, None, estimator())
+    assert losses["consolidation"].item() == pytest.approx((1 * 1 + 20 * 4) / 21 / 8)
+    assert "quality" not in losses
+
+
+def test_no_reads_cost_nothing():
+    recalled, estimate = torch.ones(1, 0, 2, requires_grad=True), torch.ones(1, 3, requires_grad=True)
+    nothing = Reading(
+        Rows(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.bool)),
+        torch.zeros(1, 0, 2),
+        torch.zeros(1, 3),
+        torch.zeros(1),
+    )
+    losses = consolidation_losses(decision([0.1] * 3), recalled, nothing, torch.zeros(1, 0), estimate, estimator())
+    assert [x.item() for x in losses.values()] == [0.0, 0.0]
+    sum(losses.values()).backward()
+    assert (estimate.grad == 0).all()
+
+
+def written(priority: list[float], slot: list[int]) -> tuple[Written, Tensor]:
+    weights = torch.tensor([priority], requires_grad=True)
+    empty = torch.zeros(1, len(priority), 1, 1)
+    when = torch.zeros(1, len(priority), dtype=torch.int64)
+    return Written(empty, empty, weights, when, Events(when, when, when), torch.tensor([slot])), weights
+
+
+def test_priorities_predict_the_attention_received():
+    """One held event, then three new ones: one with much attention (cut at 1), one with little, one kept out."""
+    events, priority = written([5.0, 0.3, -0.7, 2.0], [0, 1, -1])
+    loss = priority_loss(events, reading([], [], [], mass=[8.0, 3.5, 0.25, 0.0]))
+    assert loss.item() == pytest.approx((cross_entropy(0.3, 1.0) + cross_entropy(-0.7, 0.25)) / 2, rel=1e-5)
+    loss.backward()
+    assert priority.grad[0].ne(0).tolist() == [False, True, True, False]
+    assert priority.grad[0, 1] < 0, "more attention than σ(w) raises w"
+
+
+def test_no_writes_cost_nothing():
+    events, _ = written([1.0, 2.0], [-1, -1])
+    assert priority_loss(events, reading([], [], [], mass=[1.0, 1.0])).item() == 0
+
+
+def test_routing_terms_average_over_real_tokens():
+    pi = [[0.2, 0.5, 0.3], [0.1, 0.1, 0.8], [0.0, 1.0, 0.0]]
+    choice = decision([1.0] * 3, pi)
+    mask = torch.tensor([[True, True, False]])
+    losses = routing_losses(choice, torch.tensor([[0.5, 0.9, 1.0]]), mask)
+    assert losses["reads"].item() == pytest.approx((0.5 + 0.1) / 2)
+    assert losses["recall"].item() == pytest.approx((0.3 * 0.5 + 0.8 * 0.9) / 2)
+    (losses["reads"] + losses["recall"]).backward()
+    assert (choice.probabilities.grad[0, 2] == 0).all()
+    padded = routing_losses(choice, torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool))
+    assert [x.item() for x in padded.values()] == [0.0, 0.0]
+
+
+def test_the_best_quality_is_exact_where_a_read_is_known():
+    found = reading([2, 0], [True, False], [[0.0, 0.0], [0.0, 0.0]])
+    best = best_quality(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[0.0, 0.7]]), found)
+    torch.testing.assert_close(best, torch.tensor([[0.1, 0.2, 0.0]]))

@@ -1,0 +1,162 @@
+"""The router: how quality moves the logits, and how logits become actions."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import RouterConfig
+from torchcram.memory import EPISODIC, NONE, SEMANTIC, Router, RoutingPolicy
+
+WIDTH = 4
+
+
+def router(**config) -> Router:
+    torch.manual_seed(0)
+    return Router(WIDTH, RouterConfig(**config))
+
+
+def features(quality: float | Tensor, length: int = 6) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    u, *scalars = (torch.rand(2, length, *more, generator=generator) for more in ((WIDTH,), (), (), ()))
+    gap, norm, uncertainty = scalars
+    return [u, gap, norm, torch.full((2, length), 1.0) * quality, uncertainty]
+
+
+def deaf(r: Router) -> Router:
+    """A router whose network says nothing, so that only the consolidation term is left."""
+    nn.init.zeros_(r.out.weight)
+    nn.init.zeros_(r.out.bias)
+    return r
+
+
+def decide(r: Router, logits: Tensor, policy: RoutingPolicy | None = None, **options):
+    defaults = {"mask": torch.ones(logits.shape[:2], dtype=torch.bool), "forced": None, "can_read": True}
+    return r.decide(logits, policy=policy or RoutingPolicy(), **{**defaults, **options})
+
+
+def test_quality_above_the_threshold_moves_reads_to_recalls():
+    r = deaf(router(sharpness=8.0, threshold=0.7))
+    torch.testing.assert_close(r(*features(0.7)), torch.zeros(2, 6, 3))
+    torch.testing.assert_close(r(*features(0.9)), torch.tensor([0.0, -1.6, 1.6]).expand(2, 6, 3))
+    torch.testing.assert_close(r(*features(0.2)), torch.tensor([0.0, 4.0, -4.0]).expand(2, 6, 3))
+
+
+@pytest.mark.parametrize("raw", [-200.0, -3.0, 0.0, 5.0])
+def test_sharpness_never_becomes_negative(raw):
+    r = deaf(router())
+    nn.init.constant_(r.sharpness, raw)
+    lead = r(*features(1.0))
+    assert (lead[..., SEMANTIC] >= 0).all()
+    assert (lead[..., EPISODIC] <= 0).all()
+
+
+def test_sharpness_is_learned():
+    r = router()
+    r(*features(0.9))[..., SEMANTIC].sum().backward()
+    assert r.sharpness.grad is not None
+    assert r.sharpness.grad > 0
+
+
+def test_zero_sharpness_removes_the_term():
+    r = deaf(router(sharpness=0.0))
+    assert (r(*features(0.9)) == 0).all()
+    assert not r.sharpness.requires_grad
+    assert (router(sharpness=0.0)(*features(0.9)) != router(sharpness=0.0)(*features(0.1))).any(), "q is still seen"
+
+
+def test_scalar_features_leave_the_token_out():
+    for name, sees in (("input", True), ("scalars", False)):
+        r = router(features=name)
+        u, *scalars = features(0.5)
+        assert torch.equal(r(u + 1, *scalars), r(u, *scalars)) != sees
+
+
+def test_each_scalar_is_seen():
+    r = router(features="scalars", sharpness=0.0)
+    arguments = features(0.5)
+    before = r(*arguments)
+    for n in range(1, 5):
+        moved = [x + 1 if i == n else x for i, x in enumerate(arguments)]
+        assert (r(*moved) != before).any(), f"feature {n}"
+
+
+def test_without_a_buffer_there_is_no_read():
+    r = router()
+    logits = torch.tensor([0.0, 50.0, 1.0]).repeat(2, 30, 1).requires_grad_()
+    for training in (True, False):
+        decision = decide(r.train(training), logits, RoutingPolicy(audit=1.0), can_read=False)
+        assert (decision.probabilities[..., EPISODIC] == 0).all()
+        assert (decision.actions != EPISODIC).all()
+        assert not decision.audited.any()
+        (gradient,) = torch.autograd.grad(decision.weights[..., SEMANTIC].sum(), logits)
+        assert gradient.isfinite().all()
+
+
+def test_evaluation_takes_the_best_and_training_samples_it():
+    r = router()
+    logits = torch.tensor([0.4, 0.6, 0.0]).repeat(1, 20_000, 1)
+    assert (decide(r.eval(), logits).actions == EPISODIC).all()
+    actions = decide(r.train(), logits, RoutingPolicy(generator=torch.Generator().manual_seed(2))).actions
+    share = torch.bincount(actions.flatten(), minlength=3) / actions.numel()
+    torch.testing.assert_close(share, torch.softmax(logits[0, 0], -1), atol=0.015, rtol=0)
+
+
+def test_padding_gets_no_action():
+    mask = torch.tensor([[True, False, True]])
+    decision = decide(router().eval(), torch.tensor([0.0, 1.0, 0.0]).repeat(1, 3, 1), mask=mask)
+    assert decision.actions.tolist() == [[EPISODIC, NONE, EPISODIC]]
+    audited = decide(
+        router().eval(), torch.tensor([1.0, 0.0, 0.0]).repeat(1, 3, 1), RoutingPolicy(audit=1.0), mask=mask
+    ).audited
+    assert torch.equal(audited, mask)
+
+
+def test_policies_for_all_tokens_at_once():
+    r = router().eval()
+    logits = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(3))
+    assert (decide(r, logits, RoutingPolicy(reads="dense")).actions == EPISODIC).all()
+    generator = torch.Generator().manual_seed(4)
+    skipping = decide(r, torch.zeros(2, 5000, 3), RoutingPolicy(reads="dense", skip=0.3, generator=generator)).actions
+    assert (skipping == EPISODIC).float().mean().item() == pytest.approx(0.7, abs=0.02)
+    assert (skipping != SEMANTIC).all()
+    off = decide(r, logits, RoutingPolicy(reads="off")).actions
+    assert torch.equal(off, torch.where(logits[..., SEMANTIC] > logits[..., NONE], SEMANTIC, NONE))
+
+
+def test_forced_actions_override_the_choice():
+    forced = torch.randint(3, (2, 10), generator=torch.Generator().manual_seed(4), dtype=torch.int8)
+    decision = decide(router().train(), torch.zeros(2, 10, 3), forced=forced)
+    assert torch.equal(decision.actions, forced.long())
+    assert torch.equal(decision.weights, nn.functional.one_hot(forced.long(), 3).float())
+
+
+def test_audits_fall_on_the_asked_share_of_tokens_that_do_not_read():
+    logits = torch.randn(1, 20_000, 3, generator=torch.Generator().manual_seed(5))
+    policy = RoutingPolicy(audit=0.2, generator=torch.Generator().manual_seed(6))
+    decision = decide(router().eval(), logits, policy)
+    reads = decision.actions == EPISODIC
+    assert not (decision.audited & reads).any()
+    share = decision.audited[~reads].float().mean().item()
+    assert share == pytest.approx(0.2, abs=0.015)
+
+
+def test_the_chance_that_a_read_is_computed():
+    """Sampled: π² + p (1 - π²), as counted over many draws; chosen for certain: 1 or p."""
+    logits = torch.tensor([0.4, -0.3, 0.0]).repeat(1, 40_000, 1)
+    policy = RoutingPolicy(audit=0.3, generator=torch.Generator().manual_seed(7))
+    sampled = decide(router().train(), logits, policy)
+    happened = ((sampled.actions == EPISODIC) | sampled.audited).float().mean().item()
+    assert sampled.computed[0, 0].item() == pytest.approx(happened, abs=0.01)
+
+    certain = decide(router().eval(), torch.tensor([[[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]), RoutingPolicy(audit=0.3))
+    torch.testing.assert_close(certain.computed, torch.tensor([[1.0, 0.3]]))
+    forced = decide(router().train(), logits[:, :2], RoutingPolicy(audit=0.3), forced=torch.tensor([[1, 2]]))
+    torch.testing.assert_close(forced.computed, torch.tensor([[1.0, 0.3]]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("reads", "some"), ("temperature", 0.0), ("audit", -0.1), ("audit", 1.5), ("skip", 2.0)]
+)
+def test_an_impossible_policy_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field} = .*allowed"):
+        RoutingPolicy(**{field: value})

@@ -1,0 +1,56 @@
+"""The documents: their numbers come from result files, their examples run, their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchcram import results
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def bench_row(what: str, **wanted):
+    rows = results.read(ROOT / "results" / "bench-cpu.json")["rows"]
+    (row,) = [r for r in rows if r["what"] == what and all(r[k] == v for k, v in wanted.items())]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "target"),
+    [
+        ("gathered read, forward", {}, 12),
+        ("gathered read, forward and backward", {}, 8),
+        ("parallel working memory, forward", {"batch": 1}, 10),
+    ],
+)
+def test_readme_shows_the_measured_speed(what, wanted, target):
+    row = bench_row(what, **wanted)
+    assert f"{row['ratio']:.0f} ×" in (ROOT / "README.md").read_text()
+    assert row["ratio"] >= target
+
+
+def test_readme_shows_the_measured_growth():
+    growth = bench_row("stream in chunks")["growth"]
+    assert f"{growth:+.1%}" in (ROOT / "README.md").read_text()
+    assert growth < 0.05
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files(document):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+def test_readme_example_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "positions: reads" in capsys.readouterr().out
+
+
+def test_readme_shows_both_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
