@@ -171,7 +171,7 @@ def _check_values(
     bad = ~(dt / time_unit).isfinite() | (dt < 0)
     if bool(bad.any()):
         where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(f"dt = {float(dt[where]):g} at (row, position) {where}; allowed: finite (in time units too) and ≥ 0")
+        raise ValueError(f"dt = {float(dt[where]):g} at (row, position) {where}; allowed: finite and ≥ 0")
     if channels is not None:
         if bool(channels.isinf().any()):
             raise ValueError("channels holds infinite values; allowed: finite numbers" + _or_nan(config))
