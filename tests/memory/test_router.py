@@ -140,20 +140,6 @@ def test_audits_fall_on_the_asked_share_of_tokens_that_do_not_read():
     assert share == pytest.approx(0.2, abs=0.015)
 
 
-def test_the_chance_that_a_read_is_computed():
-    """Sampled: π² + p (1 - π²), as counted over many draws; chosen for certain: 1 or p."""
-    logits = torch.tensor([0.4, -0.3, 0.0]).repeat(1, 40_000, 1)
-    policy = RoutingPolicy(audit=0.3, generator=torch.Generator().manual_seed(7))
-    sampled = decide(router().train(), logits, policy)
-    happened = ((sampled.actions == EPISODIC) | sampled.audited).float().mean().item()
-    assert sampled.computed[0, 0].item() == pytest.approx(happened, abs=0.01)
-
-    certain = decide(router().eval(), torch.tensor([[[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]), RoutingPolicy(audit=0.3))
-    torch.testing.assert_close(certain.computed, torch.tensor([[1.0, 0.3]]))
-    forced = decide(router().train(), logits[:, :2], RoutingPolicy(audit=0.3), forced=torch.tensor([[1, 2]]))
-    torch.testing.assert_close(forced.computed, torch.tensor([[1.0, 0.3]]))
-
-
 @pytest.mark.parametrize(
     ("field", "value"), [("reads", "some"), ("temperature", 0.0), ("audit", -0.1), ("audit", 1.5), ("skip", 2.0)]
 )

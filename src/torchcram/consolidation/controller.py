@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,8 +25,13 @@ class QualityController:
     log_pressure: float = 0.0
     at_release: dict[str, float] = field(default_factory=dict)
     """Dense losses at release, of the heads that reads had helped."""
-    excess: float = 0.0
-    """How far the worst head was above its reference at the last check."""
+    excesses: list[float] = field(default_factory=list)
+    """How far the worst head was above its reference at the last checks, three at most."""
+
+    @property
+    def excess(self) -> float:
+        """The median of the last checks: one unlucky training step is no reason to back off."""
+        return statistics.median(self.excesses) if self.excesses else 0.0
 
     @property
     def pressure(self) -> float:
@@ -34,6 +40,7 @@ class QualityController:
 
     def observe(self, routed: Mapping[str, float], dense: Mapping[str, float]) -> None:
         """Take in one check and move the pressure."""
-        self.excess = max(routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed)
-        slack = 1 - self.excess / self.tolerance if math.isfinite(self.excess) else -math.inf
+        worst = max(routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed)
+        self.excesses = [*self.excesses, worst if math.isfinite(worst) else math.inf][-3:]
+        slack = 1 - self.excess / self.tolerance
         self.log_pressure = min(0.0, max(_LEAST, self.log_pressure + min(_UP, max(_DOWN, slack * _UP))))

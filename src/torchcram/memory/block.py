@@ -144,7 +144,7 @@ class Block(nn.Module):
                 # Consolidation shapes semantic memory alone, not the tokens it recalls from.
                 recall = self.semantic(gather_rows(u, reading.rows).detach())
                 exact = self.quality.exact(recall, reading.value)
-                losses |= consolidation_losses(decision, recall, reading, exact, estimate, self.quality)
+                losses |= consolidation_losses(recall, reading, exact, estimate, self.quality)
                 losses["priority"] = priority_loss(store.written, reading)
                 best = best_quality(quality, exact, reading)
             losses |= routing_losses(decision, best, mask)

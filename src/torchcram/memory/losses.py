@@ -8,8 +8,6 @@ from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision
 from torchcram.ops import gather_rows, scatter_rows
 
-_LARGEST_WEIGHT = 20.0  # of a rarely computed read: 1 / P(computed) is cut here
-
 
 def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Mean per token of π² (`reads`) and of π³·q (`recall`), the two routing terms of eq. 8.
@@ -25,7 +23,6 @@ def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[st
 
 
 def consolidation_losses(
-    decision: Decision,
     recalled: Tensor,
     reading: Reading,
     exact: Tensor,
@@ -34,12 +31,11 @@ def consolidation_losses(
 ) -> dict[str, Tensor]:
     """`consolidation`, |r^S - sg(r^E)|² in units of the reads' mean square (eq. 5), and `quality`, q̂ against q.
 
-    recalled [B, R, D] is r^S and exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Reads are
-    computed for some tokens more often than for others, so each weighs 1 / P(computed), cut and normalised.
+    recalled [B, R, D] is r^S and exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Means over all
+    reads computed, audits included, so that the lesson goes on after a pattern's reads have stopped.
     """
     rows = reading.rows
-    weight = rows.valid / gather_rows(decision.computed, rows).clamp_min(1 / _LARGEST_WEIGHT)
-    weight = weight / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
+    weight = rows.valid / rows.valid.sum().clamp_min(1)
     distance = (recalled - reading.value.detach()).square().sum(-1)
     losses = {"consolidation": (weight * distance).sum() / estimator.mean_square}
     if estimate is not None:

@@ -54,8 +54,6 @@ class Decision(NamedTuple):
     """[B, N, 3]: π, without noise."""
     audited: Tensor
     """[B, N] bool: a read to compute although the token does not use it."""
-    computed: Tensor
-    """[B, N]: probability that the read of this token is computed; no gradient."""
 
 
 class Router(nn.Module):
@@ -108,6 +106,4 @@ class Router(nn.Module):
         if policy.audit > 0 and can_read:
             draw = torch.rand(reads.shape, generator=policy.generator, device=reads.device)
             audited = (draw < policy.audit) & mask & ~reads
-        chance = reads if forced is not None or not self.training else probabilities[..., EPISODIC].detach()
-        computed = chance + policy.audit * (1 - chance.to(logits.dtype))
-        return Decision(actions, weights, probabilities, audited, computed)
+        return Decision(actions, weights, probabilities, audited)
