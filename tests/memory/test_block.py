@@ -355,3 +355,26 @@ def test_the_layer_is_the_same_in_both_forms_of_its_operations(convolution):
         results.append([out.x, *out.losses.values(), *(p.grad for p in block.parameters())])
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_what_stands_at_padding_is_never_looked_at():
+    block = layer(convolution=3)
+    x, clock = sequence(length=9)
+    mask = torch.ones(BATCH, 9, dtype=torch.bool)
+    mask[:, [2, 5, 6]] = False
+    timeline = Timeline.build(clock.gap, mask=mask)
+    poisoned = run(block, x.masked_fill(~mask.unsqueeze(-1), torch.nan), timeline)
+    assert torch.equal(poisoned.x, run(block, x, timeline).x)
+
+
+@pytest.mark.parametrize("policy", [RoutingPolicy(reads="dense", skip=0.2), RoutingPolicy(audit=0.5)], ids=str)
+def test_training_under_autocast(policy):
+    block = layer(convolution=3).float().train()
+    x, clock = sequence(length=9)
+    x = x.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = block(x, Timeline.build(clock.gap.float()), block.initial_state(BATCH), policy)
+        loss = out.x.square().mean() + sum(out.losses.values())
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in block.parameters() if p.grad is not None)
+    assert x.grad.isfinite().all()

@@ -34,7 +34,7 @@ def estimator() -> QualityEstimator:
     """Reads with a mean of (1, 2) and a variance of 3: their mean square is 8."""
     quality = QualityEstimator(2, 2, RouterConfig())
     quality.mean.copy_(torch.tensor([1.0, 2.0]))
-    quality.variance.fill_(3.0)
+    quality.mean_square.fill_(8.0)
     return quality
 
 

@@ -35,7 +35,7 @@ def test_quality_is_one_for_equal_vectors_and_below_for_others():
 
 def test_quality_falls_with_the_distance_in_units_of_the_variance():
     quality = estimator(scale=2.0)
-    quality.variance.fill_(4.0)
+    quality.mean_square.fill_(4.0)
     read, recalled = torch.zeros(1, WIDTH), torch.full((1, WIDTH), 2.0)
     torch.testing.assert_close(quality.exact(recalled, read), torch.tensor([-20 / 8]).exp())
 
@@ -105,12 +105,21 @@ def test_no_reads_change_nothing(count):
 
 def test_early_observations_are_averaged_and_later_ones_follow_the_momentum():
     quality = estimator()
-    variances = []
-    for seed in range(150):
-        read = reads(seed) * (1 + seed % 3)
-        variances.append(read.flatten(0, 1).var(0, correction=0).sum())
-        before = quality.variance.clone()
+    squares = []
+    for number in range(120):
+        read = reads(number) + 1
+        squares.append(read.square().sum(-1).mean())
+        before = quality.mean_square.clone()
         quality.observe(read, all_of(read))
-        if seed == 9:
-            torch.testing.assert_close(quality.variance, torch.stack(variances).mean())
-    torch.testing.assert_close(quality.variance, before + 0.01 * (variances[-1] - before))
+        if number < 100:
+            torch.testing.assert_close(quality.mean_square, torch.stack(squares).mean())
+    torch.testing.assert_close(quality.mean_square, before + 0.01 * (squares[-1] - before))
+
+
+def test_single_reads_have_a_variance_together():
+    """Each call computes one read: no spread in any of them, but among them."""
+    quality = estimator()
+    singles = torch.randn(400, 1, 1, WIDTH, generator=torch.Generator().manual_seed(0)) + 2
+    for read in singles:
+        quality.observe(read, all_of(read))
+    assert quality.variance.item() == pytest.approx(WIDTH, rel=0.25)

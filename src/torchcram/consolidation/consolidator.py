@@ -118,14 +118,14 @@ class Consolidator:
             "steps": self.steps,
             "released_at": self.released_at,
             "settling": self.settling,
-            "gate": self.gate.dense,
+            "gate": self.gate.checks,
             "controller": dataclasses.asdict(self.controller),
         }
 
     def load_state_dict(self, data: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self.steps, self.released_at, self.settling = data["steps"], data["released_at"], data["settling"]
-        self.gate.dense = [dict(entry) for entry in data["gate"]]
+        self.gate.checks = [{head: tuple(pair) for head, pair in entry.items()} for entry in data["gate"]]
         self.controller = QualityController(**data["controller"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,15 +20,20 @@ class CompetenceGate:
     """Nats per scored position that reads must be worth, in some head."""
     patience: int
     """Checks over which the dense loss must have stopped falling."""
-    dense: list[dict[str, float]] = field(default_factory=list)
-    """Dense losses by head, a check each."""
+    checks: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+    """Losses by head with every token reading and with none, a check each; as many as are needed."""
 
     def observe(self, dense: Mapping[str, float], off: Mapping[str, float]) -> list[str]:
         """Take in one check. The heads that reads help, if they have all finished helping more; else none."""
-        self.dense.append(dict(dense))
-        if len(self.dense) <= self.patience:
+        self.checks = [*self.checks, {head: (dense[head], off[head]) for head in dense}][-1 - self.patience :]
+        if len(self.checks) <= self.patience:
             return []
-        earlier = self.dense[-1 - self.patience]
-        helped = [head for head in dense if off[head] - dense[head] >= self.benefit]
-        growing = any(earlier[head] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped)
+        helped = [head for head in dense if self._helps(head)]
+        growing = any(self.checks[0][head][0] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped)
         return [] if growing else helped
+
+    def _helps(self, head: str) -> bool:
+        """Worth the benefit at every check, and more than the dense loss goes up and down by itself."""
+        gains = [without - reading for reading, without in (check[head] for check in self.checks)]
+        noise = statistics.stdev(check[head][0] for check in self.checks)
+        return min(gains) >= self.benefit and statistics.mean(gains) >= self.benefit + 2 * noise

@@ -100,6 +100,7 @@ class Block(nn.Module):
         mean per token of π² (`reads`) and of π³·q (`recall`).
         """
         policy = policy or RoutingPolicy()
+        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)  # whatever stands at padding, even NaN, must not matter
         u = self.norm_memory(x)
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)

@@ -14,7 +14,7 @@ class QualityEstimator(nn.Module):
     """
 
     mean: Tensor
-    variance: Tensor
+    mean_square: Tensor
     seen: Tensor
 
     def __init__(self, width: int, hidden: int, config: RouterConfig, momentum: float = 0.01) -> None:
@@ -24,13 +24,19 @@ class QualityEstimator(nn.Module):
         self.hidden = nn.Linear(2 * width, hidden)
         self.score = nn.Linear(hidden, 1)
         self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("variance", torch.ones(()))
+        self.register_buffer("mean_square", torch.ones(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def variance(self) -> Tensor:
+        """Of r^E around its running mean: defined for single reads too, which have no spread of their own."""
+        variance = _wide(self.mean_square) - _wide(self.mean).square().sum()
+        return variance.clamp_min(torch.finfo(torch.float32).tiny)
 
     def exact(self, recalled: Tensor, read: Tensor) -> Tensor:
         """q [...] from r^S and r^E [..., D]; no gradient flows, so neither can be bent to look alike."""
         distance = _wide(recalled.detach() - read.detach()).square().sum(-1)
-        return torch.exp(-distance / (self.scale * _wide(self.variance))).to(recalled.dtype)
+        return torch.exp(-distance / (self.scale * self.variance)).to(recalled.dtype)
 
     def logit(self, u: Tensor, recalled: Tensor) -> Tensor:
         """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape."""
@@ -38,25 +44,18 @@ class QualityEstimator(nn.Module):
         estimate: Tensor = self.score(hidden)
         return estimate.squeeze(-1)
 
-    @property
-    def mean_square(self) -> Tensor:
-        """Running mean of |r^E|²."""
-        return self.variance + self.mean.square().sum()
-
     @torch.no_grad()
-    def observe(self, read: Tensor, weight: Tensor) -> None:
-        """Let reads [B, R, D] with weights [B, R] move the running mean and variance."""
-        read, weight = _wide(read), weight.to(_wide(read).dtype)
-        total = weight.sum()
-        share = weight / total.clamp_min(torch.finfo(total.dtype).tiny)
-        mean = torch.einsum("br,brd->d", share, read)
-        variance = torch.einsum("br,brd->", share, (read - mean).square())
-        # Averages over few observations lean on what there is; later ones on the momentum.
-        step = torch.clamp(1 / (self.seen + 1), min=self.momentum) * (total > 0)
-        self.mean.copy_(torch.lerp(_wide(self.mean), mean, step.to(mean.dtype)))
-        least = torch.finfo(torch.float32).tiny
-        self.variance.copy_(torch.lerp(_wide(self.variance), variance, step.to(mean.dtype)).clamp_min(least))
-        self.seen += total > 0
+    def observe(self, read: Tensor, valid: Tensor) -> None:
+        """Let the reads [B, R, D] that are valid [B, R] move the running means."""
+        read = _wide(read).masked_fill(~valid.unsqueeze(-1), 0)
+        count = valid.sum()
+        mean = read.sum((0, 1)) / count.clamp_min(1)
+        square = read.square().sum() / count.clamp_min(1)
+        # The first calls weigh alike; later ones by the momentum; a call without reads not at all.
+        step = (torch.clamp(1 / (self.seen + 1), min=self.momentum) * (count > 0)).to(mean.dtype)
+        self.mean.copy_(torch.lerp(_wide(self.mean), mean, step))
+        self.mean_square.copy_(torch.lerp(_wide(self.mean_square), square, step))
+        self.seen += count > 0
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ class RoutingPolicy:
     """How a call chooses its actions. The default is what the router decides, with nothing random at evaluation."""
 
     reads: Literal["routed", "dense", "off"] = "routed"
-    """`routed`: the router chooses; `dense`: every token reads; `off`: no token reads."""
+    """`routed`: the router chooses; `dense`: every token reads; `off`: no token uses a read (with
+    `quality="exact"` reads are computed all the same, since the router needs them)."""
     skip: float = 0.0
     """With `dense`: share of the tokens, chosen at random, that do not read."""
     temperature: float = 1.0
@@ -95,10 +96,12 @@ class Router(nn.Module):
         noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, noise, policy.temperature)
         if forced is None and policy.reads == "dense" and can_read:
-            draw = torch.rand(actions.shape, generator=policy.generator, device=actions.device)
-            forced = torch.where(draw < policy.skip, NONE, EPISODIC)
+            forced = torch.full_like(actions, EPISODIC)
+            if policy.skip > 0:
+                draw = torch.rand(actions.shape, generator=policy.generator, device=actions.device)
+                forced = torch.where(draw < policy.skip, NONE, forced)
         if forced is not None:
-            actions = forced.long()
+            actions = forced.long() if can_read else torch.where(forced == EPISODIC, NONE, forced).long()
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC

@@ -137,7 +137,7 @@ class Cram(nn.Module):
             time=state.time,
             unit=self.config.working.time_unit,
         )
-        x = self.encoder(batch).masked_fill(~timeline.mask.unsqueeze(-1), 0)
+        x = self.encoder(batch)
         layers = []
         for number, (block, memory) in enumerate(zip(self.blocks, state.layers, strict=True)):
             forced = policy.actions[..., number] if policy.actions is not None else None

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _SHORT = 8  # below this many positions a plain loop needs fewer tensor operations than halving
 
@@ -24,6 +25,7 @@ class _DecayScan(torch.autograd.Function):
         return states
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         decay, states, rate, gap, initial = ctx.saved_tensors
         # g_t = grad_t + a_{t+1} g_{t+1}: the same recurrence, run from the end.

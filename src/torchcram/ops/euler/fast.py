@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def euler_steps(h: Tensor, drive: Tensor, gate: Tensor, weight: Tensor, steps: int) -> Tensor:
@@ -27,6 +28,7 @@ class _EulerSteps(torch.autograd.Function):
         return state.view(h.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         start, gate, weight, *slopes = ctx.saved_tensors
         share = 1 / ctx.steps

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from torchcram.ops.records import Events, Rows
 
@@ -76,6 +77,7 @@ class _Read(torch.autograd.Function):
         return out.transpose(1, 2), mass, pairs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _mass: Tensor, _pairs: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, strength, recency, index, valid, row_time, *when, out, total = ctx.saved_tensors
         q, k, v, g = (x.transpose(1, 2) for x in (query, key, value, grad))
@@ -125,7 +127,7 @@ def _view(
 
 
 def _scores(q: Tensor, k: Tensor, strength: Tensor, recency: Tensor, readable: Tensor, age: Tensor) -> Tensor:
-    bias = strength.unsqueeze(1).expand_as(readable).masked_fill(~readable, -torch.inf).unsqueeze(1)
     scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(2, 3)
-    scores += bias
-    return torch.addcmul(scores, recency.view(-1, 1, 1), age.unsqueeze(1), out=scores)
+    scores += strength[:, None, None]
+    torch.addcmul(scores, recency.view(-1, 1, 1), age.unsqueeze(1), out=scores)
+    return scores.masked_fill_(~readable.unsqueeze(1), -torch.inf)
