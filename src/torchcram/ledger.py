@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -157,7 +158,7 @@ def measure(device: torch.device | str = "cpu") -> Iterator[Cost]:
         torch.cuda.reset_peak_memory_stats(device)
         torch.cuda.synchronize(device)
     cost = Cost()
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _product_in_place})
+    counter = FlopCounterMode(display=False, custom_mapping=_IN_PLACE)
     begin = time.perf_counter()
     with counter:
         yield cost
@@ -169,8 +170,11 @@ def measure(device: torch.device | str = "cpu") -> Iterator[Cost]:
 
 
 def _product_in_place(_total: Sequence[int], a: Sequence[int], b: Sequence[int], **_: object) -> int:
-    """Flops of x.addmm_(a, b), which torch's counter leaves out."""
-    return 2 * a[0] * a[1] * b[1]
+    """Flops of x.addmm_(a, b) and x.baddbmm_(a, b), which torch's counter leaves out."""
+    return 2 * math.prod(a) * b[-1]
+
+
+_IN_PLACE = {torch.ops.aten.addmm_: _product_in_place, torch.ops.aten.baddbmm_: _product_in_place}
 
 
 def peak_resident_bytes() -> int:

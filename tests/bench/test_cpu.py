@@ -26,8 +26,8 @@ def test_gathered_read_rows():
 
 def test_a_wrong_read_is_not_timed(monkeypatch):
     torch.manual_seed(0)
-    right = fast._scores
-    monkeypatch.setattr(fast, "_scores", lambda q, *rest: right(q * 1.01, *rest))
+    right = fast._weights
+    monkeypatch.setattr(fast, "_weights", lambda q, *rest: right(q * 1.01, *rest))
     with pytest.raises(RuntimeError, match="nothing was timed"):
         list(cpu.gathered_read(length=64, heads=2, size=8, share=0.2))
 

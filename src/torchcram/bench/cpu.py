@@ -32,9 +32,10 @@ def run() -> Iterator[Row]:
 
 def gathered_read(length: int = 2048, heads: int = 8, size: int = 64, share: float = 0.015) -> Iterator[Row]:
     """Attention of a share of the rows over all earlier events, against causal attention of all rows."""
-    query, key, value = (torch.randn(1, length, heads, size) for _ in range(3))
+    # Keys and values lie in memory head by head, as episodic memory writes them; a baseline has them so too.
+    query, key, value = (torch.randn(1, heads, length, size).transpose(1, 2) for _ in range(3))
     strength = nn.functional.logsigmoid(torch.randn(1, length))
-    recency = torch.zeros(heads)
+    recency = 0.1 * torch.randn(heads)
     chosen = torch.zeros(1, length, dtype=torch.bool)
     chosen[0, torch.randperm(length)[: round(share * length)]] = True
     rows = compact(chosen)

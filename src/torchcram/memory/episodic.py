@@ -90,8 +90,8 @@ class EpisodicMemory(nn.Module):
             time=torch.cat([state.time, timeline.time], dim=1),
         )
         return Written(
-            key=torch.cat([state.key.to(key.dtype), key], dim=1),
-            value=torch.cat([state.value.to(value.dtype), value], dim=1),
+            key=_append(state.key, key),
+            value=_append(state.value, value),
             priority=torch.cat([state.priority.to(priority.dtype), priority], dim=1),
             position=torch.cat([state.position, position], dim=1),
             events=events,
@@ -151,3 +151,8 @@ class EpisodicMemory(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
+
+
+def _append(held: Tensor, new: Tensor) -> Tensor:
+    """Held and new events [B, ., H, d], laid out in memory head by head, which is how a read walks through them."""
+    return torch.cat([held.to(new.dtype).transpose(1, 2), new.transpose(1, 2)], dim=2).transpose(1, 2)
