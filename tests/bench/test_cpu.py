@@ -39,5 +39,5 @@ def test_working_memory_rows():
 
 def test_long_stream_reports_memory_and_state():
     row = cpu.long_stream(length=640, chunk=64)
-    assert row["resident_tenth"] > 0
+    assert row["resident_first_ten"] > 0
     assert row["state_bytes"] > 512 * 128 * 2 * 4 * 4  # keys and values of 512 slots in 4 layers, float32

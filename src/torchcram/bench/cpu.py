@@ -148,9 +148,10 @@ def long_stream(length: int = 131_072, chunk: int = 2048) -> Row:
         "chunk": chunk,
         "preset": "small",
         "slots": 512,
-        "resident_tenth": resident[9],
-        "resident_last": resident[-1],
-        "growth": resident[-1] / resident[9] - 1,
+        # One reading depends on what the allocator happens to hold back: the most in ten chunks does not.
+        "resident_first_ten": max(resident[:10]),
+        "resident_last_ten": max(resident[-10:]),
+        "growth": max(resident[-10:]) / max(resident[:10]) - 1,
         "state_bytes": state.nbytes,
         "seconds": seconds,
         "tokens_per_second": length / seconds,
