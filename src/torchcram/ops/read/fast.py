@@ -29,9 +29,13 @@ def episodic_read(
             query.new_zeros(key.shape[:2]),
             rows.valid.new_zeros(query.shape[0], dtype=torch.int64),
         )
-    return _Read.apply(  # type: ignore[no-untyped-call, no-any-return]
-        query, key, value, strength, recency, rows.at, rows.valid, row_time, *events
-    )
+    # Under autocast, queries may be narrower than the biases: scores are summed in the wider of the two.
+    wide = torch.promote_types(query.dtype, strength.dtype)
+    with torch.autocast(query.device.type, enabled=False):
+        found, mass, pairs = _Read.apply(  # type: ignore[no-untyped-call]
+            *(x.to(wide) for x in (query, key, value, strength, recency)), rows.at, rows.valid, row_time, *events
+        )
+    return found.to(query.dtype), mass, pairs
 
 
 class _Read(torch.autograd.Function):
