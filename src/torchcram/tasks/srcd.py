@@ -96,11 +96,11 @@ class Srcd:
         >>> task = Srcd(SrcdConfig(length=10, queries=0.1, patterns=2, novel_keys=4, values=3))
         >>> examples = task.batch(seed=0, step=0, rows=range(1))
         >>> examples.inputs["key"][0].tolist()
-        [0, 0, 0, 6, 0, 0, 0, 0, 6, 0]
+        [0, 0, 0, 3, 0, 0, 3, 0, 0, 0]
         >>> examples.inputs["value"][0].tolist()
-        [0, 0, 0, 2, 0, 0, 0, 0, 0, 0]
+        [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
         >>> examples.targets["value"][0].tolist()
-        [-100, -100, -100, -100, -100, -100, -100, -100, 1, -100]
+        [-100, -100, -100, -100, -100, -100, 0, -100, -100, -100]
 
     Value ids are one more than the value, since 0 says that there is none. `kind` tells dynamics, stores, recurring and
     novel queries apart, for reports; the model never sees it.
@@ -113,6 +113,7 @@ class Srcd:
 
     def __init__(self, config: SrcdConfig | None = None) -> None:
         self.config = config or SrcdConfig()
+        self._tables: dict[torch.device, _Table] = {}
 
     @classmethod
     def variant(cls, name: str, **settings: float | int) -> Srcd:
@@ -285,11 +286,13 @@ class Srcd:
 
     def _table(self, device: torch.device) -> _Table:
         """The fixed table. Its key ids are scattered among all ids, so that nothing but memory tells them apart."""
-        c = self.config
-        draws = Draws(seed=c.table, step=0, rows=torch.zeros(1, dtype=torch.int64, device=device))
-        ids = 1 + draws.order(10, c.patterns + c.novel_keys)[0]
-        values = draws.integers(11, c.patterns)[0] % c.values
-        return _Table(keys=ids[: c.patterns], values=values, novel=ids[c.patterns :])
+        if device not in self._tables:
+            c = self.config
+            draws = Draws(seed=c.table, step=0, rows=torch.zeros(1, dtype=torch.int64, device=device))
+            ids = 1 + draws.order(10, c.patterns + c.novel_keys)[0]
+            values = draws.integers(11, c.patterns)[0] % c.values
+            self._tables[device] = _Table(keys=ids[: c.patterns], values=values, novel=ids[c.patterns :])
+        return self._tables[device]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,51 @@
+"""The competence gate: reads must help, clearly, and have finished helping more."""
+
+import pytest
+
+from torchcram.consolidation import CompetenceGate
+
+
+def run(checks: list[tuple[float, float]], *, benefit: float = 0.05, patience: int = 3) -> int | None:
+    """The first check at which a model with these (dense, off) losses is released."""
+    gate = CompetenceGate(benefit=benefit, patience=patience)
+    for number, (dense, off) in enumerate(checks):
+        if gate.observe({"value": dense}, {"value": off}):
+            return number
+    return None
+
+
+def test_release_after_reads_have_finished_helping_more():
+    learning = [(2.7, 2.7), (1.2, 1.25), (0.9, 1.2), (0.3, 1.2), (0.05, 1.2), (0.01, 1.2)]
+    settled = [(0.005, 1.2), (0.004, 1.2), (0.005, 1.2), (0.004, 1.2)]
+    released = run(learning + settled)
+    assert released is not None
+    assert released >= len(learning), "not while the dense loss still falls"
+
+
+def test_a_plateau_without_benefit_is_not_competence():
+    assert run([(0.83, 0.83)] * 50) is None
+    assert run([(0.83, 0.86)] * 50) is None
+
+
+def test_ups_and_downs_are_not_a_benefit():
+    """A head that needs no reads, with a noisy loss: sometimes much worse without them, never clearly."""
+    noisy = [(0.6, 0.7), (1.1, 1.5), (0.7, 0.9), (1.4, 1.6), (0.8, 0.9), (0.6, 1.0)]
+    assert run(noisy * 5) is None
+
+
+def test_one_check_without_benefit_starts_the_wait_again():
+    steady, broken = [(0.01, 1.0)] * 4, [(0.01, 0.01)]
+    assert run(steady) == 3
+    assert run(steady[:3] + broken + steady) == 7
+
+
+def test_heads_that_are_helped_are_named():
+    gate = CompetenceGate(benefit=0.05, patience=1)
+    for _ in range(2):
+        helped = gate.observe({"value": 0.01, "dynamics": 0.5}, {"value": 1.2, "dynamics": 0.5})
+    assert helped == ["value"]
+
+
+@pytest.mark.parametrize("patience", [1, 4])
+def test_patience_is_counted_in_checks(patience):
+    assert run([(0.01, 1.0)] * 10, patience=patience) == patience

@@ -1,0 +1,79 @@
+"""The loop at the smallest size: it learns, evaluates without leaving a trace, and repeats itself exactly."""
+
+import pytest
+import torch
+
+from torchcram import CramConfig
+from torchcram.memory import RoutingPolicy
+from torchcram.tasks import Srcd
+from torchcram.training.config import RunConfig
+from torchcram.training.loop import Trainer
+
+SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
+
+
+def trainer(**changes) -> Trainer:
+    task = Srcd.variant("srcd", **SETTINGS)
+    model = CramConfig.preset("tiny", inputs=task.inputs, outputs=task.outputs)
+    config = RunConfig(task="srcd", settings=SETTINGS, model=model, preset="tiny", steps=30, batch=4, evaluate_rows=8)
+    return Trainer(config.override({"optimizer.rate": 3e-3, "optimizer.warm_up": 5, "evaluate_every": 10} | changes))
+
+
+def test_losses_fall():
+    reports = list(trainer().run())
+    assert [r.step for r in reports] == [10, 20, 30]
+    assert reports[-1].evaluation.losses["dynamics"] < 0.9 * reports[0].evaluation.losses["dynamics"]
+    assert reports[-1].phase == "acquire"
+    assert reports[-1].evaluation.ledger.reads == 1
+
+
+def test_a_run_repeats_itself_exactly():
+    one, other = (list(trainer().run())[-1] for _ in range(2))
+    assert one.loss == other.loss
+    assert one.evaluation.losses == other.evaluation.losses
+    assert list(trainer(seed=1).run())[-1].loss != one.loss
+
+
+def test_after_release_only_routed_and_audited_tokens_are_read():
+    run = trainer(**{"consolidation.audit": 0.1})
+    run.consolidator.released_at = 0
+    run.train_step()
+    examples = run.task.batch(seed=0, step=99, rows=range(4))
+    run.model.train()
+    out = run.model(examples.inputs, dt=examples.dt, policy=run.consolidator.policy())
+    for layer in out.layers:
+        assert int(layer.reading.rows.valid.sum()) == int((layer.reads | layer.audits).sum())
+        assert layer.audits.any()
+        assert not layer.reads.all()
+
+
+def test_evaluation_leaves_mode_and_random_numbers_alone():
+    run = trainer()
+    run.model.train()
+    before = torch.get_rng_state()
+    first = run.evaluate(RoutingPolicy(reads="off"))
+    assert run.model.training
+    assert torch.equal(torch.get_rng_state(), before)
+    assert run.evaluate(RoutingPolicy(reads="off")) == first
+
+
+def test_evaluation_splits_by_kind_and_layer():
+    found = trainer().evaluate(RoutingPolicy(reads="dense"))
+    assert set(found.kind_reads) == {"dynamics", "store", "recurring", "novel"}
+    assert all(shares == [1.0, 1.0, 1.0] for shares in found.kind_reads.values())
+    assert all(len(q) == 2 and 0 <= min(q) <= max(q) <= 1 for q in found.quality.values())
+    row = found.row()
+    assert row["reads"] == 1
+    assert row["opt"] == pytest.approx(found.metrics["opt"])
+    assert {"accuracy", "accuracy_recurring", "accuracy_novel", "dynamics_mse", "pairs", "writes"} <= set(row)
+
+
+def test_evaluation_in_parts_is_the_same():
+    from torchcram.training.evaluate import evaluate
+
+    run = trainer()
+    whole = evaluate(run.model, run.task, seed=0, rows=8, chunk=8)
+    parts = evaluate(run.model, run.task, seed=0, rows=8, chunk=3)
+    assert parts.ledger == whole.ledger
+    for head, value in whole.losses.items():
+        assert parts.losses[head] == pytest.approx(value, rel=1e-5)
