@@ -45,6 +45,39 @@ def demo() -> None:
     run()
 
 
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    preset: Annotated[str, typer.Option(help="Size of the model.")] = "tiny",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, e.g. task.length=512 or optimizer.rate=1e-3.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Train a model on a task: learn to read, then not to."""
+    from torchcram.cli.train import run
+
+    run(task, out, preset=preset, changes=set_ or [], resume=resume, device=device)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of the task or model, e.g. task.length=8192.")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Held-out sequences.")] = 1024,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """Evaluate a trained run on held-out data."""
+    from torchcram.cli.train import evaluate_run
+
+    evaluate_run(run, changes=set_ or [], rows=rows, device=device, json=json)
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""

@@ -62,6 +62,10 @@ class RunConfig(StrictConfig):
     """Steps between evaluations."""
     evaluate_rows: int = 64
     """Held-out sequences of an evaluation or a check."""
+    save_every: int = 200
+    """Steps between checkpoints."""
+    keep: int = 3
+    """Checkpoints kept."""
     bf16: bool = False
     """Run matrix products in bfloat16 (autocast); for GPUs."""
     compile: bool = False
@@ -75,5 +79,7 @@ class RunConfig(StrictConfig):
         check_integer("seed", self.seed, 0)
         check_integer("evaluate_every", self.evaluate_every, 1)
         check_integer("evaluate_rows", self.evaluate_rows, 1)
+        check_integer("save_every", self.save_every, 1)
+        check_integer("keep", self.keep, 1)
         check_flag("bf16", self.bf16)
         check_flag("compile", self.compile)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +16,12 @@ from torchcram.consolidation import Consolidator
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
 from torchcram.tasks import Srcd, Task
-from torchcram.training import optimizer
+from torchcram.training import checkpoint, optimizer
+from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.evaluate import Evaluation, evaluate
+
+_PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,73 +33,114 @@ class Progress:
     loss: float
     price: float
     excess: float
+    released_at: int | None
     evaluation: Evaluation
-    seconds: float
-    """Since the start of the run."""
     step_seconds: float
-    """Of a training step, mean since the last report."""
+    """Of a training step, mean since the last report, checks included."""
+    skipped: int
+    """Steps so far that were left out because their loss was not finite."""
+
+    def entry(self) -> dict[str, Any]:
+        """A line of the metrics."""
+        return {
+            "step": self.step,
+            "phase": self.phase,
+            "loss": self.loss,
+            "price": self.price,
+            "excess": self.excess,
+            "released_at": self.released_at,
+            "step_seconds": self.step_seconds,
+            "skipped": self.skipped,
+            **self.evaluation.row(),
+            "losses": self.evaluation.losses,
+            "kind_reads": self.evaluation.kind_reads,
+            "quality": self.evaluation.quality,
+        }
 
 
 class Trainer:
     """Trains one model on one task; `run` reports after every evaluation."""
 
-    def __init__(self, config: RunConfig, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, config: RunConfig, device: torch.device | str = "cpu", say: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.config = config
         self.device = torch.device(device)
+        self.say = say
         torch.manual_seed(config.seed)
         self.task: Task = Srcd.variant(config.task, **config.settings)
         self.model = Cram(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
         self.optimizer = optimizer.build(self.model, config.optimizer)
         self.consolidator = Consolidator(config.consolidation)
-        self.step = 0
         self.forward = torch.compile(self.model) if config.compile else self.model
+        self.step = 0
+        self.rate_scale = 1.0
+        """Lowered when training had to go back."""
+        self.skipped = 0
 
-    def run(self) -> Iterator[Progress]:
-        """Train to the end."""
+    def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
+        """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
         c = self.config
-        begin = mark = time.perf_counter()
-        since = self.step
-        while self.step < c.steps:
+        mark, since, bad = time.perf_counter(), self.step, 0
+        if checkpoints is not None and self.step == 0:
+            self.save(checkpoints)
+        while self.step < c.steps and not stop():
             loss = self.train_step()
+            bad = 0 if math.isfinite(loss) else bad + 1
+            if bad:
+                self.skipped += 1
+                self.say(f"step {self.step + 1}: the loss is {loss}; the step is left out")
+            if bad >= _PATIENCE:
+                self._go_back(checkpoints)
+                mark, since, bad = time.perf_counter(), self.step, 0
+                continue
             self.consolidator.step(self.held_out)
             self.step += 1
             if self.step == optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
-                value = float(loss)
-                now = time.perf_counter()
+                seconds = (time.perf_counter() - mark) / max(1, self.step - since)
                 yield Progress(
                     step=self.step,
                     phase=self.consolidator.phase,
-                    loss=value,
+                    loss=loss,
                     price=self.consolidator.price,
                     excess=self.consolidator.controller.excess,
+                    released_at=self.consolidator.released_at,
                     evaluation=self.evaluate(),
-                    seconds=now - begin,
-                    step_seconds=(now - mark) / (self.step - since),
+                    step_seconds=seconds,
+                    skipped=self.skipped,
                 )
                 mark, since = time.perf_counter(), self.step
+            if checkpoints is not None and self.step % c.save_every == 0 and self.step < c.steps:
+                self.save(checkpoints)
+        if checkpoints is not None:
+            self.save(checkpoints)
 
-    def train_step(self) -> Tensor:
-        """One step on the next batch; returns its loss."""
+    def train_step(self) -> float:
+        """One step on the next batch; returns its loss. A loss or gradient that is not finite changes nothing."""
         c = self.config
         examples = self.task.batch(seed=c.seed, step=self.step, rows=range(c.batch), device=self.device)
-        rate = optimizer.rate(c.optimizer, self.step, c.steps)
+        rate = optimizer.rate(c.optimizer, self.step, c.steps) * self.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
             out = self.forward(examples.inputs, dt=examples.dt, policy=self.consolidator.policy(), keep_state=False)
             losses = self.task.losses(out.predictions, examples)
-            loss = sum(self.task.weights[head] * value for head, value in losses.items())
             main = self.task.scored(examples)[self.task.main]
-            loss = loss + self.consolidator.loss(out.losses, positions=examples.kind.numel(), scored=main)
+            loss = self.consolidator.loss(out.losses, positions=examples.kind.numel(), scored=main)
+            for head, value in losses.items():
+                loss = loss + self.task.weights[head] * value
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.optimizer.clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.optimizer.clip)
+        value, size = torch.stack([loss.detach().float(), norm.float()]).tolist()
+        if not math.isfinite(value) or not math.isfinite(size):
+            return math.nan
         self.optimizer.step()
-        return loss.detach()
+        return float(value)
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
         """Losses of the checks: always the same held-out sequences, so that differences are not sampling."""
@@ -105,3 +152,46 @@ class Trainer:
         if policy is None and self.consolidator.released_at is None:
             policy = RoutingPolicy(reads="dense")
         return evaluate(self.model, self.task, seed=c.seed, rows=c.evaluate_rows, policy=policy, bf16=c.bf16)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint."""
+        extra = {
+            "consolidator": self.consolidator.state_dict(),
+            "rate_scale": self.rate_scale,
+            "skipped": self.skipped,
+        }
+        state = Checkpoint(
+            step=self.step,
+            model=_tensors(self.model.state_dict()),
+            optimizer=self.optimizer.state_dict(),
+            random=checkpoint.random_state(),
+            extra=extra,
+        )
+        checkpoint.save(folder, state, keep=self.config.keep)
+
+    def restore(self, folder: Path) -> bool:
+        """Go on from the newest whole checkpoint; False if there is none."""
+        found = checkpoint.load_latest(folder, self.say)
+        if found is None:
+            return False
+        self.step = found.step
+        self.model.load_state_dict(found.model)
+        self.optimizer.load_state_dict(found.optimizer)
+        checkpoint.set_random_state(found.random)
+        self.consolidator.load_state_dict(found.extra["consolidator"])
+        self.rate_scale, self.skipped = found.extra["rate_scale"], found.extra["skipped"]
+        return True
+
+    def _go_back(self, checkpoints: Path | None) -> None:
+        """To the last checkpoint, at half the learning rate; without one there is no way on."""
+        scale, skipped = self.rate_scale / 2, self.skipped
+        if checkpoints is None or not self.restore(checkpoints):
+            raise RuntimeError(
+                f"{_PATIENCE} steps in a row had no finite loss, and there is no checkpoint to go back to"
+            )
+        self.rate_scale, self.skipped = min(scale, self.rate_scale / 2), skipped
+        self.say(f"back to step {self.step}, with the learning rate times {self.rate_scale:g} from here on")
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

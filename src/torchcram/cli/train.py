@@ -1,0 +1,155 @@
+"""`torchcram train` and `torchcram evaluate`."""
+
+from __future__ import annotations
+
+import json as json_text
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from torchcram import results
+from torchcram.cli.tables import show_row
+from torchcram.config import CramConfig
+from torchcram.memory import RoutingPolicy
+from torchcram.tasks import Srcd
+from torchcram.training.config import RunConfig
+from torchcram.training.evaluate import evaluate
+from torchcram.training.loop import Progress, Trainer
+from torchcram.training.run import RunFolder
+
+
+def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bool, device: str) -> None:
+    """Train, report a line an evaluation, save, and stop cleanly when told to."""
+    console = Console(highlight=False)
+    stopping = _stop_on_signals(console)
+    try:
+        with RunFolder(out) as folder:
+            if resume:
+                if changes:
+                    raise ValueError("a resumed run keeps its settings; --set is for new ones")
+                config = folder.config
+            else:
+                config = configure(task, preset, changes)
+                folder.begin(config)
+            trainer = Trainer(config, device, say=lambda text: console.print(f"[yellow]{text}"))
+            if resume and not trainer.restore(folder.checkpoints):
+                raise ValueError(f"{out} has no checkpoint to resume from")
+            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
+                folder.record(progress.entry())
+                console.print(describe(progress, config.steps), soft_wrap=True)
+            if trainer.step < config.steps:
+                console.print(f"stopped at step {trainer.step}; go on with --resume")
+            elif trainer.consolidator.released_at is None:
+                console.print(
+                    "[bold red]never released: reads did not become clearly useful, so the model still reads "
+                    "everywhere[/bold red]"
+                )
+    except ValueError as error:
+        _fail(error)
+
+
+def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Path | None) -> None:
+    """Print (and write) one row: quality and reads of the newest checkpoint of a run."""
+    try:
+        folder = RunFolder(path)
+        config = folder.config
+        settings, model_changes = _settings(changes, allowed=("task", "model"))
+        config = config.override({"settings": {**config.settings, **settings}}).override(
+            {f"model.{name}": value for name, value in model_changes.items()}
+        )
+        trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
+        if not trainer.restore(folder.checkpoints):
+            raise ValueError(f"{path} has no checkpoint")
+        released = trainer.consolidator.released_at
+        policy = None if released is not None else RoutingPolicy(reads="dense")
+        found = evaluate(trainer.model, trainer.task, seed=config.seed + 1, rows=rows, policy=policy, bf16=config.bf16)
+    except ValueError as error:
+        _fail(error)
+    row: dict[str, Any] = {
+        "model": "cram",
+        "preset": config.preset,
+        "task": config.task,
+        "schedule": config.consolidation.schedule,
+        "seed": config.seed,
+        "length": trainer.task.length,
+        "slots": config.model.episodic.slots,
+        **found.row(),
+        "released_at": released,
+        "steps": trainer.step,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+    }
+    if json is None or str(json) != "-":
+        show_row({"what": str(path), **row})
+    if json is not None:
+        results.write(json, name=f"{config.task}-{path.name}", rows=[row], seeds=[config.seed])
+
+
+def configure(task: str, preset: str, changes: Sequence[str]) -> RunConfig:
+    """A run's config from a task, a preset and `a.b=c` changes; `task.…` are the task's own settings."""
+    settings, others = _settings(changes, allowed=("task",))
+    made = Srcd.variant(task, **settings)
+    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
+    return RunConfig(task=task, settings=settings, model=model, preset=preset).override(others)
+
+
+def describe(progress: Progress, steps: int) -> str:
+    """One line of progress."""
+    found = progress.evaluation
+    m = found.metrics
+
+    def share(value: float | None) -> str:
+        return "  -  " if value is None else f"{value:6.2%}"
+
+    left = (steps - progress.step) * progress.step_seconds
+    return (
+        f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
+        f"accuracy novel {share(m['accuracy_novel'])} recurring {share(m['accuracy_recurring'])}  "
+        f"reads {share(found.ledger.reads)} (least {share(m['opt'])})  "
+        f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
+    )
+
+
+def _settings(changes: Sequence[str], allowed: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split `a.b=c` into the task's settings and the rest, with values read as JSON where they are."""
+    task: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
+        try:
+            value = json_text.loads(text)
+        except json_text.JSONDecodeError:
+            value = text
+        part, _, leaf = name.partition(".")
+        if part == "task" and leaf:
+            task[leaf] = value
+        elif "model" in allowed and part != "model":
+            raise ValueError(f"--set {change!r} is not possible here; allowed: task.… and model.…")
+        else:
+            rest[leaf if "model" in allowed else name] = value
+    return task, rest
+
+
+def _stop_on_signals(console: Console) -> list[int]:
+    """A list that holds something once the run was asked to stop."""
+    asked: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        console.print("stopping after this step, with a checkpoint")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return asked
+
+
+def _fail(error: ValueError) -> Any:
+    print(f"torchcram: {error}", file=sys.stderr)
+    raise typer.Exit(1) from None

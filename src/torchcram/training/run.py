@@ -1,0 +1,74 @@
+"""A run's folder: `config.json`, `metrics.jsonl`, `checkpoints/`, and a lock that lets in one writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any, Self
+
+from torchcram.training.config import RunConfig
+
+
+class RunFolder:
+    """Use as a context manager: it is locked while open, and a second writer is refused."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            raise ValueError(f"{self.path} is being written to by another process ({owner})") from None
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()}")
+        self._lock.flush()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.truncate(0)
+            self._lock.close()
+
+    @property
+    def config(self) -> RunConfig:
+        """What the run was started with."""
+        path = self.path / "config.json"
+        if not path.is_file():
+            raise ValueError(f"{self.path} is not a run folder: it has no config.json")
+        return RunConfig.from_json(path.read_text(encoding="utf-8"))
+
+    def begin(self, config: RunConfig) -> None:
+        """Start a new run here; a folder that holds one already is refused."""
+        path = self.path / "config.json"
+        if path.exists():
+            raise ValueError(f"{self.path} holds a run already; resume it, or choose another folder")
+        temporary = self.path / "config.json.partial"
+        temporary.write_text(config.to_json(), encoding="utf-8")
+        os.replace(temporary, path)
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Append one line to the metrics."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A line a step, the later one after a resume; a line cut short by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        by_step: dict[int, dict[str, Any]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            by_step[entry["step"]] = entry
+        return [by_step[step] for step in sorted(by_step)]
