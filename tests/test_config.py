@@ -203,7 +203,7 @@ def test_presets_with_words():
         ({"inputs": InputConfig(channels=2), "vocabulary": 3, "size": 1}, r"either in the InputConfig or beside it"),
         ({"inputs": InputConfig(channels=2), "channels": 3, "size": 1}, r"either in the InputConfig or beside it"),
         ({"vocabulary": 3, "outputs": "labels"}, r"outputs='labels' needs size="),
-        ({"vocabulary": {"a": 3, "b": 4}}, r"outputs='tokens' needs size="),
+        ({"vocabulary": {"a": 3, "b": 4}}, r"outputs='tokens' predicts .* one stream, and the input has 2; give size="),
         ({"vocabulary": 3, "outputs": "words"}, r"outputs = 'words' is not possible; allowed: 'tokens', 'labels'"),
         ({"vocabulary": 3, "outputs": 5}, r"outputs = 5 is not possible"),
         ({"vocabulary": 3, "outputs": []}, r"outputs = \[\] is not possible; allowed: at least one head"),
@@ -296,9 +296,18 @@ def test_override_by_dotted_name(config):
     assert config.override({"semantic": {"rank": 3}}).semantic.rank == 3
 
 
-@pytest.mark.parametrize("path", ["depth", "episodic.slot", "episodic.slots.more", "nothing.slots", ""])
-def test_override_of_what_is_not_there(path, config):
-    with pytest.raises(ValueError, match=rf"the config has no field '{path}'; top-level fields: layers, inputs"):
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("depth", "top-level fields: layers, inputs"),
+        ("nothing.slots", "top-level fields: layers, inputs"),
+        ("", "top-level fields: layers, inputs"),
+        ("episodic.slot", "episodic has fields: slots, heads"),
+        ("episodic.slots.more", "episodic.slots has fields: none"),
+    ],
+)
+def test_override_of_what_is_not_there(path, fields, config):
+    with pytest.raises(ValueError, match=rf"the config has no field '{path}'; {fields}"):
         config.override({path: 3})
 
 

@@ -33,7 +33,7 @@ class WorkingConfig(StrictConfig):
     carry: Carry = "scan"
     """`scan` carries the state along the sequence by a decay exact in Δτ; `none` starts each token from 0."""
     time_unit: float = 1.0
-    """τ₀, the task's unit of time."""
+    """τ₀, the task's unit of time; `Cram` hands it to the timeline (for a `Block` alone: `Timeline.build(unit=…)`)."""
     fastest: float = 0.1
     """Shortest decay time at initialisation, in units of τ₀."""
     slowest: float = 1000.0
@@ -291,7 +291,12 @@ def _head_from_word(word: str, inputs: InputConfig, size: int | None) -> OutputC
         reject("outputs", word, f"{allowed}, or one or several OutputConfig")
     kind: HeadKind = word  # type: ignore[assignment]
     if size is None:
-        if kind != "tokens" or len(inputs.tokens) != 1:
+        if kind == "tokens" and len(inputs.tokens) != 1:
+            raise ValueError(
+                f"outputs='tokens' predicts the next token of one stream, and the input has {len(inputs.tokens)}; "
+                "give size=, the vocabulary to predict"
+            )
+        if kind != "tokens":
             raise ValueError(f"outputs={word!r} needs size=, the number of classes or targets")
         size = inputs.tokens[0].vocabulary
     return OutputConfig(name=word, kind=kind, size=size)

@@ -75,11 +75,13 @@ class StrictConfig:
         data = self.to_dict()
         for path, value in changes.items():
             *parents, leaf = path.split(".")
-            part = data
-            for parent in parents:
-                part = part.get(parent) if isinstance(part, dict) else None  # type: ignore[assignment]
-            if not isinstance(part, dict) or leaf not in part:
-                raise ValueError(f"the config has no field {path!r}; top-level fields: {', '.join(data)}")
+            part: Any = data
+            for depth, name in enumerate([*parents, leaf]):
+                if not isinstance(part, dict) or name not in part:
+                    where = f"{'.'.join(parents[:depth])} has" if depth else "top-level"
+                    fields = ", ".join(part) if isinstance(part, dict) else "none"
+                    raise ValueError(f"the config has no field {path!r}; {where} fields: {fields}")
+                part = part[name] if depth < len(parents) else part
             part[leaf] = value
         return type(self).from_dict(data)
 

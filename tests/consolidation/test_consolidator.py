@@ -11,7 +11,7 @@ from torchcram.memory import RoutingPolicy
 
 LOSSES = {
     "reads": torch.tensor(0.5),
-    "recall": torch.tensor(0.2),
+    "recall": torch.tensor(-0.2),
     "consolidation": torch.tensor(3.0),
     "quality": torch.tensor(0.7),
     "uncertainty": torch.tensor(1.0),

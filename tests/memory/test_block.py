@@ -378,3 +378,26 @@ def test_training_under_autocast(policy):
     loss.backward()
     assert all(p.grad.isfinite().all() for p in block.parameters() if p.grad is not None)
     assert x.grad.isfinite().all()
+
+
+@torch.no_grad()
+def test_chunks_of_a_layer_alone():
+    """As the documents show it: each chunk's timeline comes after the one before."""
+    block = layer(slots=3)
+    x, clock = sequence(length=12)
+    whole = run(block, x, clock)
+    state, timeline, outs = None, None, []
+    for part in (slice(0, 5), slice(5, 6), slice(6, 12)):
+        timeline = Timeline.build(clock.gap[:, part], after=timeline)
+        out = block.eval()(x[:, part], timeline, state)
+        state = out.state
+        outs.append(out.x)
+    torch.testing.assert_close(torch.cat(outs, dim=1), whole.x)
+
+
+def test_a_layer_says_what_shape_it_expects():
+    x, clock = sequence(length=9)
+    with pytest.raises(ValueError, match=r"x has shape .* expected .* as the timeline is"):
+        layer()(x[:, :-1], clock)
+    with pytest.raises(ValueError, match=r"x has shape"):
+        layer()(x[..., :-1], clock)

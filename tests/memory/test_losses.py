@@ -103,7 +103,7 @@ def test_routing_terms_average_over_real_tokens():
     mask = torch.tensor([[True, True, False]])
     losses = routing_losses(choice, torch.tensor([[0.5, 0.9, 1.0]]), mask)
     assert losses["reads"].item() == pytest.approx((0.5 + 0.1) / 2)
-    assert losses["recall"].item() == pytest.approx((0.3 * 0.5 + 0.8 * 0.9) / 2)
+    assert losses["recall"].item() == pytest.approx(-(0.3 * 0.5 + 0.8 * 0.9) / 2)
     (losses["reads"] + losses["recall"]).backward()
     assert (choice.probabilities.grad[0, 2] == 0).all()
     padded = routing_losses(choice, torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool))

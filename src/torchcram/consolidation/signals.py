@@ -43,7 +43,7 @@ class QualitySignal:
     ) -> Tensor | float:
         if price == 0:
             return 0.0
-        return price * (positions / scored) * (losses["reads"] - config.reward * losses["recall"])
+        return price * (positions / scored) * (losses["reads"] + config.reward * losses["recall"])
 
     def audit(self, config: ConsolidationConfig) -> float:
         return config.audit
@@ -68,7 +68,7 @@ class PaperSignal:
         positions: Tensor | int,
         scored: Tensor | int,
     ) -> Tensor | float:
-        total = self.episodic * losses["reads"] - self.semantic * losses["recall"]
+        total = self.episodic * losses["reads"] + self.semantic * losses["recall"]
         return total * positions if config.paper_sum else total
 
     def audit(self, config: ConsolidationConfig) -> float:

@@ -19,7 +19,7 @@ from torchcram.memory.working import WorkingMemory
 from torchcram.ops import compact, gather_rows, previous, scatter_rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
     """What a layer did in one call."""
 
@@ -44,7 +44,8 @@ class BlockOutput:
 class Block(nn.Module):
     """u = norm(x); x ← x + CT(u) + 1[episodic] r^E + 1[semantic] r^S; x ← x + FFN(norm(x)).
 
-    A layer of its own, usable in any stack: give it a `Timeline` and the state it returned last time.
+    A layer of its own, usable in any stack: give it a `Timeline` and the state it returned last time (None: nothing was
+    seen yet).
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Block(nn.Module):
         self,
         x: Tensor,
         timeline: Timeline,
-        state: BlockState,
+        state: BlockState | None = None,
         policy: RoutingPolicy | None = None,
         *,
         forced: Tensor | None = None,
@@ -97,9 +98,16 @@ class Block(nn.Module):
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
-        mean per token of π² (`reads`) and of π³·q (`recall`).
+        mean per token of π² (`reads`) and of -π³·q (`recall`). All are to be made small; `consolidation.Consolidator`
+        weighs them.
         """
         policy = policy or RoutingPolicy()
+        width = self.working.outward.weight.shape[0]
+        if x.shape != (*timeline.mask.shape, width):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
+            )
+        state = self.initial_state(x.shape[0]) if state is None else state
         x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)  # whatever stands at padding, even NaN, must not matter
         u = self.norm_memory(x)
         context, h, working_state = self.working(u, timeline, state.working)

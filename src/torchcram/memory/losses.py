@@ -10,7 +10,7 @@ from torchcram.ops import gather_rows, scatter_rows
 
 
 def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Mean per token of π² (`reads`) and of π³·q (`recall`), the two routing terms of eq. 8.
+    """Mean per token of π² (`reads`) and of -π³·q (`recall`), the routing terms of eq. 8; to be made small.
 
     quality [B, N] is the best q known for each token, without gradient; mask [B, N].
     """
@@ -18,7 +18,7 @@ def routing_losses(decision: Decision, quality: Tensor, mask: Tensor) -> dict[st
     probabilities = decision.probabilities.masked_fill(~mask.unsqueeze(-1), 0)
     return {
         "reads": probabilities[..., EPISODIC].sum() / real,
-        "recall": (probabilities[..., SEMANTIC] * quality).sum() / real,
+        "recall": -(probabilities[..., SEMANTIC] * quality).sum() / real,
     }
 
 

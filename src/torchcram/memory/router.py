@@ -31,7 +31,7 @@ class RoutingPolicy:
     generator: torch.Generator | None = None
     """For the Gumbel noise and the audits; None uses torch's own."""
     actions: Tensor | None = None
-    """[B, N, L] int: use these actions instead of choosing."""
+    """[B, N, L] int: use these actions instead of choosing; they win over `reads`."""
 
     def __post_init__(self) -> None:
         if self.reads not in ("routed", "dense", "off"):

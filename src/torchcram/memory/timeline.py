@@ -32,9 +32,16 @@ class Timeline:
         start: Tensor | None = None,
         position: Tensor | None = None,
         time: Tensor | None = None,
+        after: Timeline | None = None,
         unit: float = 1.0,
     ) -> Timeline:
-        """From gaps dt [B, N]; `position` and `time` [B] say where the sequences stand already (default: at 0)."""
+        """From gaps dt [B, N], in whatever time `unit` says is one τ₀.
+
+        A call that goes on from an earlier one says so: `after` is that call's timeline, or `position` and `time` [B]
+        tell where the sequences stand (default: at their beginning).
+        """
+        if after is not None:
+            position, time = after.position[:, -1], after.time[:, -1]
         batch, length = dt.shape
         mask = torch.ones_like(dt, dtype=torch.bool) if mask is None else mask
         start = torch.zeros_like(mask) if start is None else start

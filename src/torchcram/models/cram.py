@@ -18,7 +18,7 @@ from torchcram.models.inputs import Encoder, Inputs, arrange
 from torchcram.models.outputs import Heads
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CramOutput:
     """What a model returns: predictions, what each token did, and the state to go on from."""
 
@@ -127,6 +127,10 @@ class Cram(nn.Module):
         rows, length = batch.dt.shape
         state = self._fitting(state, rows)
         policy = policy or RoutingPolicy()
+        if not isinstance(policy, RoutingPolicy):
+            raise ValueError(
+                f"policy is a {type(policy).__name__}; expected a RoutingPolicy, e.g. RoutingPolicy(reads='dense')"
+            )
         if policy.actions is not None:
             self._check_actions(policy.actions, (rows, length, self.config.layers))
         timeline = Timeline.build(

@@ -126,7 +126,7 @@ def _check(
         raise ValueError(f"top_k = {top_k} is not possible; allowed: 1 to {vocabulary}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p = {top_p} is not possible; allowed: above 0 and at most 1")
-    if stop is not None and not 0 <= stop < vocabulary:
+    if stop is not None and (not isinstance(stop, int) or not 0 <= stop < vocabulary):
         raise ValueError(f"stop = {stop} is not possible; allowed: 0 to {vocabulary - 1}")
 
 

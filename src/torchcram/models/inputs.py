@@ -99,7 +99,7 @@ def arrange(
         if name in side and value.dim() != 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected [batch, length]")
         if value.shape[:2] != (batch, length):
-            raise ValueError(f"{name} has shape {tuple(value.shape)}, which does not start with {(batch, length)}")
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected it to start with {(batch, length)}")
     for name in ("mask", "start"):
         if name in given and given[name].dtype != torch.bool:
             raise ValueError(f"{name} has dtype {given[name].dtype}; expected torch.bool")
@@ -135,8 +135,9 @@ def _parts(config: InputConfig, inputs: Inputs) -> tuple[dict[str, Tensor], Tens
         else:
             inputs = dict(zip(names, inputs.unbind(2), strict=True))
     if not isinstance(inputs, Mapping) or set(inputs) != set(names):
-        seen = ", ".join(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-        raise ValueError(f"the input has {seen}; expected {', '.join(names)}")
+        if not isinstance(inputs, Mapping):
+            raise ValueError(f"the input is a {type(inputs).__name__}; expected a torch.Tensor or a mapping of them")
+        raise ValueError(f"the input has {', '.join(inputs)}; expected {', '.join(names)}")
     tokens = {f.name: inputs[f.name] for f in config.tokens}
     for name, ids in tokens.items():
         if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
