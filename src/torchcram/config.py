@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_name, check_number, reject
@@ -259,7 +260,7 @@ class CramConfig(StrictConfig):
             heads = (*outputs,)
         return cls.from_dict({**PRESETS[name], "inputs": inputs, "outputs": heads})
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A short hash of every field; states carry it, so that one is never fed to another model."""
         # Numbers are read back as floats: 1 and 1.0 are the same setting.

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from torchcram.files import replacing
+
 Row = Mapping[str, str | int | float | bool | None]
 
 _PACKAGES = ("torchcram", "torch", "numpy", "triton", "transformers")
@@ -42,11 +44,9 @@ def write(
     if os.fspath(path) == "-":
         sys.stdout.write(text)
         return
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, target)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -70,19 +70,18 @@ def commit() -> str:
     named = os.environ.get("TORCHCRAM_COMMIT")
     if named:
         return named
-    here = Path(__file__).parent
+    here = Path(__file__)
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        # Installed into someone else's checkout, this file is not one of theirs, and their commit not ours.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return found.stdout.strip()
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -153,3 +153,11 @@ def test_in_a_loop_of_ones_own():
     assert c.phase is Phase.CONSOLIDATE
     assert c.price > 0
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("mixed", [{"schedule": "paper"}, {"signal": "paper"}], ids=str)
+def test_the_papers_schedule_and_signal_go_together(mixed):
+    with pytest.raises(
+        ValueError, match=r"consolidation.signal = .* allowed: 'paper' with schedule='paper', and only then"
+    ):
+        ConsolidationConfig(**mixed)

@@ -50,3 +50,11 @@ def test_the_worst_head_decides():
 def test_a_loss_that_is_not_finite_is_the_worst_of_all():
     controller = QualityController(tolerance=0.01)
     assert watch(controller, math.nan, 0.1, times=3) == pytest.approx(0.5**3)
+
+
+def test_no_head_hides_anothers_nan():
+    controller = QualityController(tolerance=0.01)
+    for _ in range(2):
+        controller.observe({"value": 0.1, "dynamics": math.nan}, {"value": 0.1, "dynamics": 0.5})
+    assert controller.excess == math.inf
+    assert controller.pressure == pytest.approx(0.25)

@@ -49,3 +49,12 @@ def test_heads_that_are_helped_are_named():
 @pytest.mark.parametrize("patience", [1, 4])
 def test_patience_is_counted_in_checks(patience):
     assert run([(0.01, 1.0)] * 10, patience=patience) == patience
+
+
+def test_the_head_that_reads_are_for_must_be_helped():
+    gate = CompetenceGate(benefit=0.05, patience=1, main="value")
+    for _ in range(9):
+        assert gate.observe({"value": 1.2, "dynamics": 0.6}, {"value": 1.2, "dynamics": 0.9}) == []
+    for _ in range(2):
+        helped = gate.observe({"value": 0.1, "dynamics": 0.6}, {"value": 1.2, "dynamics": 0.9})
+    assert helped == ["value", "dynamics"]

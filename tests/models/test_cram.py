@@ -214,3 +214,50 @@ def test_the_same_seed_makes_the_same_model(tiny):
         models.append(Cram(tiny()))
     for (name, mine), theirs in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
         assert torch.equal(mine, theirs), name
+
+
+def test_two_calls_before_one_backward(lively, events):
+    """As in training over chunks, or with two views of one batch."""
+    model = lively().train()
+    tokens, dt = events(2, 20, seed=114)
+    first = model(tokens[:, :10], dt=dt[:, :10])
+    second = model(tokens[:, 10:], dt=dt[:, 10:], state=first.state)
+    (sum(first.losses.values()) + sum(second.losses.values())).backward()
+
+
+def test_first_training_call_with_nothing_to_read(tiny):
+    model = Cram(tiny()).train()
+    out = model(torch.zeros(2, 1, dtype=torch.int64), policy=RoutingPolicy(reads="dense"))
+    assert all(loss.isfinite() for loss in out.losses.values())
+
+
+def test_a_bad_call_leaves_no_trace_in_running_means(lively, events):
+    model = lively().train()
+    tokens, dt = events(2, 20, seed=115)
+    model(tokens, dt=dt)
+    saved = model.encoder.gap.weight.detach().clone()
+    with torch.no_grad():
+        model.encoder.gap.weight.fill_(torch.nan)
+        model(tokens, dt=dt)
+        model.encoder.gap.weight.copy_(saved)
+    assert all(buffer.isfinite().all() for buffer in model.buffers())
+    assert all(loss.isfinite() for loss in model(tokens, dt=dt).losses.values())
+
+
+@torch.no_grad()
+def test_chunks_under_autocast(lively, events):
+    model = lively()
+    tokens, dt = events(2, 20, seed=116)
+    with torch.autocast("cpu", torch.bfloat16):
+        first = model(tokens[:, :10], dt=dt[:, :10])
+        second = model(tokens[:, 10:], dt=dt[:, 10:], state=first.state)
+    assert second.logits.isfinite().all()
+    assert {x.dtype for _, x in first.state.named_tensors()} <= {torch.float32, torch.float64, torch.int64}
+
+
+def test_a_token_that_skips_does_so_in_every_layer(lively, events):
+    model = lively({"episodic.layers": None}).train()
+    tokens, dt = events(2, 40, seed=117)
+    reads = model(tokens, dt=dt, policy=RoutingPolicy(reads="dense", skip=0.3)).routing == 1
+    assert torch.equal(reads.any(-1), reads.all(-1))
+    assert 0.5 < reads.any(-1).double().mean() < 0.9

@@ -294,3 +294,8 @@ def test_file_with_a_wrong_tensor_is_refused(name, damage, model, data, state, t
 def test_states_are_plain_frozen_data(state):
     with pytest.raises(dataclasses.FrozenInstanceError):
         state.position = None
+
+
+def test_select_by_mask(state):
+    mask = torch.tensor([False, False, True])
+    assert_identical(state.select(mask), state.select([2]))

@@ -214,3 +214,10 @@ def test_the_same_on_a_gpu():
     for name, value in here.inputs.items():
         torch.testing.assert_close(there.inputs[name].cpu(), value, rtol=0, atol=0)
     torch.testing.assert_close(there.dt.cpu(), here.dt, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_makes_a_batch(variant):
+    task = Srcd.variant(variant)
+    examples = batch(task, rows=1)
+    assert examples.kind.shape == (1, task.length)

@@ -77,3 +77,9 @@ def test_evaluation_in_parts_is_the_same():
     assert parts.ledger == whole.ledger
     for head, value in whole.losses.items():
         assert parts.losses[head] == pytest.approx(value, rel=1e-5)
+
+
+def test_the_papers_cosine_settles_from_the_start():
+    run = trainer(**{"optimizer.settle": 1.0, "steps": 2})
+    list(run.run())
+    assert run.consolidator.settling

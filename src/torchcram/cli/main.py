@@ -87,7 +87,8 @@ def cpu(json: JsonFile = None) -> None:
 
     rows = []
     for row in run():
-        show_row(row)
+        if str(json) != "-":
+            show_row(row)
         rows.append(row)
     if json is not None:
         results.write(json, name="bench-cpu", rows=rows, seeds=[SEED])

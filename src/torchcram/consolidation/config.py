@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number
+from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number, reject
 
 Schedule = Literal["adaptive", "paper"]
 Signal = Literal["quality", "paper"]
@@ -54,6 +54,8 @@ class ConsolidationConfig(StrictConfig):
         check_number("consolidation.tolerance", self.tolerance, 0, open_low=True)
         check_choice("consolidation.schedule", self.schedule, Schedule)
         check_choice("consolidation.signal", self.signal, Signal)
+        if (self.schedule == "paper") != (self.signal == "paper"):
+            reject("consolidation.signal", self.signal, "'paper' with schedule='paper', and only then")
         check_flag("consolidation.paper_sum", self.paper_sum)
         check_number("consolidation.price", self.price, 0)
         check_number("consolidation.reward", self.reward, 0)

@@ -43,12 +43,13 @@ class Consolidator:
     same, while the loop lets its learning rate decay (call `settle`).
     """
 
-    def __init__(self, config: ConsolidationConfig) -> None:
+    def __init__(self, config: ConsolidationConfig, main: str | None = None) -> None:
+        """`main` names the head that reads are for, if there are several: nothing is released before it is helped."""
         self.config = config
         self.steps = 0
         self.released_at: int | None = 0 if config.schedule == "paper" else None
         self.settling = False
-        self.gate = CompetenceGate(benefit=config.benefit, patience=config.patience)
+        self.gate = CompetenceGate(benefit=config.benefit, patience=config.patience, main=main)
         self.controller = QualityController(tolerance=config.tolerance)
 
     @property

@@ -40,7 +40,8 @@ class QualityController:
 
     def observe(self, routed: Mapping[str, float], dense: Mapping[str, float]) -> None:
         """Take in one check and move the pressure."""
-        worst = max(routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed)
-        self.excesses = [*self.excesses, worst if math.isfinite(worst) else math.inf][-3:]
+        gaps = [routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed]
+        worst = max(gaps) if all(map(math.isfinite, gaps)) else math.inf
+        self.excesses = [*self.excesses, worst][-3:]
         slack = 1 - self.excess / self.tolerance
         self.log_pressure = min(0.0, max(_LEAST, self.log_pressure + min(_UP, max(_DOWN, slack * _UP))))

@@ -20,6 +20,8 @@ class CompetenceGate:
     """Nats per scored position that reads must be worth, in some head."""
     patience: int
     """Checks over which the dense loss must have stopped falling."""
+    main: str | None = None
+    """The head that reads are for: it must be among those helped. None: any head will do."""
     checks: list[dict[str, tuple[float, float]]] = field(default_factory=list)
     """Losses by head with every token reading and with none, a check each; as many as are needed."""
 
@@ -30,7 +32,8 @@ class CompetenceGate:
             return []
         helped = [head for head in dense if self._helps(head)]
         growing = any(self.checks[0][head][0] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped)
-        return [] if growing else helped
+        ready = not growing and (self.main is None or self.main in helped)
+        return helped if ready else []
 
     def _helps(self, head: str) -> bool:
         """Worth the benefit at every check, and more than the dense loss goes up and down by itself."""

@@ -41,7 +41,7 @@ class QualitySignal:
         positions: Tensor | int,
         scored: Tensor | int,
     ) -> Tensor | float:
-        if price == 0:
+        if price == 0 or "reads" not in losses:
             return 0.0
         return price * (positions / scored) * (losses["reads"] + config.reward * losses["recall"])
 

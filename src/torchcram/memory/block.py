@@ -126,15 +126,16 @@ class Block(nn.Module):
         norm = h.detach().square().mean(-1).sqrt()
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
         decision = self.router.decide(logits, timeline.mask, policy, forced, store is not None)
+        weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
             reading = store.read(reads | audits)
 
-        x = x + context + decision.weights[..., SEMANTIC, None] * recalled
+        x = x + context + weights[..., SEMANTIC, None] * recalled
         if reading is not None:
-            share = decision.weights[..., EPISODIC]
+            share = weights[..., EPISODIC]
             if policy.audit > 0:
                 # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
                 share = torch.where(audits, share / policy.audit, share)
@@ -147,7 +148,6 @@ class Block(nn.Module):
         if self.training:
             mask = timeline.mask
             losses["uncertainty"] = surprise.masked_fill(~mask, 0).sum() / mask.sum().clamp_min(1)
-            best = quality
             if store is not None and reading is not None:
                 self.quality.observe(reading.value, reading.rows.valid)
                 # Consolidation shapes semantic memory alone, not the tokens it recalls from.
@@ -155,8 +155,7 @@ class Block(nn.Module):
                 exact = self.quality.exact(recall, reading.value)
                 losses |= consolidation_losses(recall, reading, exact, estimate, self.quality)
                 losses["priority"] = priority_loss(store.written, reading)
-                best = best_quality(quality, exact, reading)
-            losses |= routing_losses(decision, best, mask)
+                losses |= routing_losses(decision, best_quality(quality, exact, reading), mask)
         new_state = None
         if keep_state:
             new_state = BlockState(

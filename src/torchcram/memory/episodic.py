@@ -128,9 +128,9 @@ class EpisodicMemory(nn.Module):
         rows = Rows(source.clamp_min(0), source >= 0)
         position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
         return EpisodicState(
-            key=gather_rows(written.key, rows),
-            value=gather_rows(written.value, rows),
-            priority=gather_rows(written.priority, rows),
+            key=gather_rows(written.key, rows).to(state.key.dtype),  # under autocast they are narrower
+            value=gather_rows(written.value, rows).to(state.value.dtype),
+            priority=gather_rows(written.priority, rows).to(state.priority.dtype),
             time=gather_rows(written.events.time, rows),
             position=position,
             mass=gather_rows(reading.mass + nn.functional.pad(state.mass, (0, length)), rows),

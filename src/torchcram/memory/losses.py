@@ -37,7 +37,9 @@ def consolidation_losses(
     rows = reading.rows
     weight = rows.valid / rows.valid.sum().clamp_min(1)
     distance = (recalled - reading.value.detach()).square().sum(-1)
-    losses = {"consolidation": (weight * distance).sum() / estimator.mean_square}
+    # A copy: the running mean moves on before the backward pass, and is 0 until a read has found something.
+    unit = estimator.mean_square.clone().clamp_min(torch.finfo(torch.float32).tiny)
+    losses = {"consolidation": (weight * distance).sum() / unit}
     if estimate is not None:
         error = nn.functional.binary_cross_entropy_with_logits(gather_rows(estimate, rows), exact, reduction="none")
         losses["quality"] = (weight * error).sum()

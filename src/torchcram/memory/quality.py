@@ -51,11 +51,15 @@ class QualityEstimator(nn.Module):
         count = valid.sum()
         mean = read.sum((0, 1)) / count.clamp_min(1)
         square = read.square().sum() / count.clamp_min(1)
-        # The first calls weigh alike; later ones by the momentum; a call without reads not at all.
-        step = (torch.clamp(1 / (self.seen + 1), min=self.momentum) * (count > 0)).to(mean.dtype)
-        self.mean.copy_(torch.lerp(_wide(self.mean), mean, step))
-        self.mean_square.copy_(torch.lerp(_wide(self.mean_square), square, step))
-        self.seen += count > 0
+        # The first calls weigh alike, later ones by the momentum.
+        # A call whose reads are not finite, or that has none, leaves no trace: NaN would never go away again.
+        counts = (count > 0) & square.isfinite()
+        step = torch.clamp(1 / (self.seen + 1), min=self.momentum).to(mean.dtype)
+        self.mean.copy_(torch.where(counts, torch.lerp(_wide(self.mean), mean, step), _wide(self.mean)))
+        self.mean_square.copy_(
+            torch.where(counts, torch.lerp(_wide(self.mean_square), square, step), _wide(self.mean_square))
+        )
+        self.seen += counts
 
 
 def _wide(x: Tensor) -> Tensor:

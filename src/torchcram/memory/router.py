@@ -23,7 +23,7 @@ class RoutingPolicy:
     """`routed`: the router chooses; `dense`: every token reads; `off`: no token uses a read (with
     `quality="exact"` reads are computed all the same, since the router needs them)."""
     skip: float = 0.0
-    """With `dense`: share of the tokens, chosen at random, that do not read."""
+    """With `dense`: share of the tokens, chosen at random, that do not read (in any layer)."""
     temperature: float = 1.0
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
@@ -90,8 +90,9 @@ class Router(nn.Module):
         self, logits: Tensor, mask: Tensor, policy: RoutingPolicy, forced: Tensor | None, can_read: bool
     ) -> Decision:
         """Turn logits into actions. `forced` [B, N] overrides the choice; without a buffer there is no read."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
         if not can_read or policy.reads == "off":
-            logits = logits.index_fill(-1, torch.tensor([EPISODIC], device=logits.device), -torch.inf)
+            logits = logits.masked_fill(self.direction < 0, -torch.inf)
         probabilities = torch.softmax(logits, dim=-1)
         noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, noise, policy.temperature)

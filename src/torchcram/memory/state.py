@@ -6,13 +6,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from torchcram.files import replacing
 
 FORMAT = "torchcram-state"
 VERSION = 1
@@ -144,8 +145,9 @@ class CramState(_TensorTree):
         return self.map(lambda x: x.to(device))
 
     def select(self, rows: Tensor | Sequence[int]) -> CramState:
-        """The state of some sequences of the batch, in the order given; an index may repeat."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.position.device)
+        """The state of some sequences of the batch: their numbers, in any order, repeated if wanted, or a mask [B]."""
+        index = torch.as_tensor(rows, device=self.position.device)
+        index = index.nonzero().squeeze(-1) if index.dtype == torch.bool else index.long()
         if index.dim() != 1 or (index.numel() and not (0 <= int(index.min()) <= int(index.max()) < self.batch)):
             raise ValueError(f"rows = {index.tolist()} is not possible; allowed: 0 to {self.batch - 1}")
         return self.map(lambda x: x.index_select(0, index))
@@ -185,9 +187,8 @@ class CramState(_TensorTree):
         """Write to one safetensors file, whole or not at all."""
         tensors = {name: x.detach().contiguous().cpu() for name, x in self.named_tensors()}
         metadata = {"format": FORMAT, "version": str(VERSION), "fingerprint": self.fingerprint}
-        temporary = Path(f"{os.fspath(path)}.partial")
-        save_file(tensors, temporary, metadata)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
 
     @staticmethod
     def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> CramState:

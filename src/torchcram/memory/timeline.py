@@ -20,6 +20,8 @@ class Timeline:
     """[B, N]: True where a new sequence begins and everything before is forgotten."""
     position: Tensor
     """[B, N + 1]: real positions of the same sequence before each one; the last column is for the next call."""
+    packed: bool
+    """Whether the call says where sequences start."""
     time: Tensor
     """[B, N]: time since the sequence began, in units of τ₀, float64 (float32 loses small gaps in long streams)."""
 
@@ -44,6 +46,7 @@ class Timeline:
             position, time = after.position[:, -1], after.time[:, -1]
         batch, length = dt.shape
         mask = torch.ones_like(dt, dtype=torch.bool) if mask is None else mask
+        packed = start is not None
         start = torch.zeros_like(mask) if start is None else start
         position = torch.zeros(batch, dtype=torch.int64, device=dt.device) if position is None else position
         time = torch.zeros(batch, dtype=torch.float64, device=dt.device) if time is None else time
@@ -65,6 +68,7 @@ class Timeline:
             mask=mask,
             start=start,
             position=torch.cat([position_here, next_position], dim=1),
+            packed=packed,
             time=time_here,
         )
 

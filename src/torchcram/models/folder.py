@@ -13,21 +13,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from torchcram.config import CramConfig
+from torchcram.files import replacing
 
 VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def save(path: str | os.PathLike[str], config: CramConfig, weights: Mapping[str, Tensor]) -> None:
-    """Write both files under temporary names, then rename: a folder is never half old and half written."""
+    """Write both files, each whole or not at all; the config comes last."""
     target = Path(path)
     target.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
-    save_file(tensors, target / f"{WEIGHTS}.partial", {"format": "pt"})
+    with replacing(target / WEIGHTS) as temporary:
+        save_file(tensors, temporary, {"format": "pt"})
     text = json.dumps({"format": "torchcram", "format_version": VERSION, "model": config.to_dict()}, indent=2)
-    (target / f"{CONFIG}.partial").write_text(text + "\n", encoding="utf-8")
-    for name in (WEIGHTS, CONFIG):
-        os.replace(target / f"{name}.partial", target / name)
+    with replacing(target / CONFIG) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def load(path: str | os.PathLike[str]) -> tuple[CramConfig, dict[str, Tensor]]:

@@ -104,7 +104,7 @@ def arrange(
         if name in given and given[name].dtype != torch.bool:
             raise ValueError(f"{name} has dtype {given[name].dtype}; expected torch.bool")
     if dt is None:
-        dt = torch.ones(batch, length, device=device, dtype=dtype)
+        dt = torch.ones(batch, length, device=device, dtype=torch.promote_types(dtype, torch.float32))
     elif dt.is_complex() or dt.dtype == torch.bool:
         raise ValueError(f"dt has dtype {dt.dtype}; expected numbers")
     else:

@@ -50,7 +50,7 @@ def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tenso
     before_any = timeline.mask.cumsum(1) - timeline.mask.long() == 0
     begins = (timeline.start & before_any).any(1, keepdim=True)
     number = (timeline.start.cumsum(1) - begins.long()).clamp_min(0)
-    groups = int(number.max()) + 1
+    groups = int(number.max()) + 1 if timeline.packed else 1
     index = number.unsqueeze(-1).expand(batch, length, width)
     sums = x.new_zeros(batch, groups, width).scatter_add(1, index, x)  # x is 0 at padding
     counts = x.new_zeros(batch, groups).scatter_add(1, number, timeline.mask.to(x.dtype))
@@ -59,4 +59,4 @@ def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tenso
     counts = counts + first * timeline.position[:, :1].to(x.dtype)
     means = sums / counts.clamp_min(1).unsqueeze(-1)
     last = sums.gather(1, number[:, -1:].unsqueeze(-1).expand(batch, 1, width)).squeeze(1)
-    return (means if bool(timeline.start.any()) else means.squeeze(1)), last
+    return (means if timeline.packed else means.squeeze(1)), last

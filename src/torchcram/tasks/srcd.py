@@ -23,7 +23,7 @@ VARIANTS: Mapping[str, Mapping[str, float | int]] = {
     "novel": {"recurring": 0.0},
     "two-token": {"gap": 3},
     "zipf": {"zipf": 1.0},
-    "long": {"length": 131_072},
+    "long": {"length": 131_072, "novel_keys": 16_384},
 }
 """Settings of each variant that differ from the plain benchmark."""
 

@@ -22,6 +22,7 @@ from torchcram.training.config import RunConfig
 from torchcram.training.evaluate import Evaluation, evaluate
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
+_LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class Trainer:
         self.model = Cram(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
         self.optimizer = optimizer.build(self.model, config.optimizer)
-        self.consolidator = Consolidator(config.consolidation)
+        self.consolidator = Consolidator(config.consolidation, main=self.task.main)
         self.forward = torch.compile(self.model) if config.compile else self.model
         self.step = 0
         self.rate_scale = 1.0
@@ -97,7 +98,7 @@ class Trainer:
                 continue
             self.consolidator.step(self.held_out)
             self.step += 1
-            if self.step == optimizer.settle_step(c.optimizer, c.steps):
+            if self.step >= optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
                 seconds = (time.perf_counter() - mark) / max(1, self.step - since)
@@ -113,7 +114,7 @@ class Trainer:
                     skipped=self.skipped,
                 )
                 mark, since = time.perf_counter(), self.step
-            if checkpoints is not None and self.step % c.save_every == 0 and self.step < c.steps:
+            if checkpoints is not None and not bad and self.step % c.save_every == 0 and self.step < c.steps:
                 self.save(checkpoints)
         if checkpoints is not None:
             self.save(checkpoints)
@@ -190,6 +191,8 @@ class Trainer:
                 f"{_PATIENCE} steps in a row had no finite loss, and there is no checkpoint to go back to"
             )
         self.rate_scale, self.skipped = min(scale, self.rate_scale / 2), skipped
+        if self.rate_scale < _LOWEST_RATE:
+            raise RuntimeError("training keeps running into losses that are not finite, whatever the learning rate")
         self.say(f"back to step {self.step}, with the learning rate times {self.rate_scale:g} from here on")
 
 

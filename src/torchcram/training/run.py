@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, Any, Self
 
+from torchcram.files import replacing
 from torchcram.training.config import RunConfig
 
 
@@ -52,9 +53,8 @@ class RunFolder:
         path = self.path / "config.json"
         if path.exists():
             raise ValueError(f"{self.path} holds a run already; resume it, or choose another folder")
-        temporary = self.path / "config.json.partial"
-        temporary.write_text(config.to_json(), encoding="utf-8")
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            temporary.write_text(config.to_json(), encoding="utf-8")
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append one line to the metrics."""

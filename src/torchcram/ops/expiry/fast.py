@@ -80,8 +80,9 @@ def _evictions(
         older = torch.arange(width, device=device) < torch.arange(-kept, width, device=device).unsqueeze(1)
         higher |= (new_worth.unsqueeze(1) == all_worth.unsqueeze(2)) & older
         higher &= new_owner.unsqueeze(1) == all_owner.unsqueeze(2)
-        # What the kept ones add: their rank among themselves, and for new events how many kept ones beat them.
-        rank = (owner.unsqueeze(1) == owner.unsqueeze(2)).tril(-1).sum(2)
+        # What the kept ones add: their rank among themselves (they are sorted, and of one sequence), and for new events
+        # how many kept ones beat them.
+        rank = (owner >= 0).cumsum(1) - 1
         above = (worth.unsqueeze(1) >= new_worth.unsqueeze(2)) & (owner.unsqueeze(1) == new_owner.unsqueeze(2))
         count = torch.cat([rank, above.sum(2)], dim=1).unsqueeze(2) + higher.cumsum(2, dtype=torch.int32)
         gone = begin + (count < slots).sum(2)  # first position by which `slots` others beat it; `end` if none

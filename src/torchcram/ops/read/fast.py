@@ -29,8 +29,8 @@ def episodic_read(
             query.new_zeros(key.shape[:2]),
             rows.valid.new_zeros(query.shape[0], dtype=torch.int64),
         )
-    # Under autocast, queries may be narrower than the biases: scores are summed in the wider of the two.
-    wide = torch.promote_types(query.dtype, strength.dtype)
+    # Narrow inputs (autocast, bfloat16 models) are read in float32: sums of weights and logarithms of ages need it.
+    wide = torch.promote_types(torch.promote_types(query.dtype, strength.dtype), torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         found, mass, pairs = _Read.apply(  # type: ignore[no-untyped-call]
             *(x.to(wide) for x in (query, key, value, strength, recency)), rows.at, rows.valid, row_time, *events

@@ -7,15 +7,15 @@ from torchcram.ops.records import Rows
 
 
 def compact(chosen: Tensor) -> Rows:
-    batch, position = chosen.nonzero(as_tuple=True)
-    rank = chosen.cumsum(1) - 1
-    longest = int(rank[:, -1].max()) + 1 if chosen.numel() else 0
-    index = torch.zeros(chosen.shape[0], longest, dtype=torch.int64, device=chosen.device)
-    valid = torch.zeros(chosen.shape[0], longest, dtype=torch.bool, device=chosen.device)
-    place = rank[batch, position]
-    index[batch, place] = position
-    valid[batch, place] = True
-    return Rows(index, valid)
+    batch, length = chosen.shape
+    count = chosen.sum(1, keepdim=True)
+    longest = int(count.max()) if chosen.numel() else 0
+    # The k-th chosen position goes to place k; a spare place takes those not chosen.
+    place = torch.where(chosen, chosen.cumsum(1) - 1, longest)
+    at = torch.zeros(batch, longest + 1, dtype=torch.int64, device=chosen.device)
+    at.scatter_(1, place, torch.arange(length, device=chosen.device).expand(batch, length))
+    valid = torch.arange(longest, device=chosen.device) < count
+    return Rows(at[:, :longest] * valid, valid)
 
 
 def gather_rows(x: Tensor, rows: Rows) -> Tensor:
