@@ -2,6 +2,7 @@
 
 import json
 import resource
+import signal
 import subprocess
 import sys
 
@@ -66,3 +67,68 @@ def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):
     data = json.loads(path.read_text())
     assert data["rows"] == rows
     assert data["name"] == "bench-cpu"
+
+
+SMALL = ["--set", "steps=20", "--set", "evaluate_every=10", "--set", "evaluate_rows=8", "--set", "batch=4"]
+SMALL += ["--set", "task.length=64", "--set", "task.novel_keys=16", "--set", "save_every=5"]
+
+
+def test_train_then_evaluate(tmp_path):
+    out = str(tmp_path / "run")
+    trained = run("train", "srcd", "--out", out, *SMALL)
+    assert trained.exit_code == 0
+    assert "acquire     step     20/20" in trained.output
+    assert "never released" in trained.output
+    found = run("evaluate", out, "--rows", "8", "--json", "-")
+    (row,) = json.loads(found.output)["rows"]
+    assert row["steps"] == 20
+    assert row["reads"] == 1
+    assert row["released_at"] is None
+    assert row["length"] == 64
+    (longer,) = json.loads(run("evaluate", out, "--rows", "2", "--set", "task.length=128", "--json", "-").output)[
+        "rows"
+    ]
+    assert longer["length"] == 128
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_train_stops_on_a_signal_and_resumes(tmp_path):
+    out = str(tmp_path / "run")
+    words = [sys.executable, "-m", "torchcram", "train", "srcd", "--out", out, *SMALL, "--set", "steps=100000"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    second = run("train", "srcd", "--out", out, "--resume")
+    assert second.exit_code == 1
+    assert "is being written to by another process" in second.stderr
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    assert "go on with --resume" in rest
+    steps = int(rest.split("stopped at step ")[1].split(";")[0])
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"steps": 100000', f'"steps": {steps + 3}'))
+    resumed = run("train", "srcd", "--out", out, "--resume")
+    assert f"step {steps + 3:>6}/{steps + 3}" in resumed.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "chess"], "variant = 'chess' is not possible"),
+        (["train", "srcd", "--preset", "huge"], "preset = 'huge' is not possible"),
+        (["train", "srcd", "--set", "optimizer.rat=1"], "optimizer has fields: rate"),
+        (["train", "srcd", "--set", "steps"], "--set 'steps' is not possible; allowed: a.b=c"),
+        (["train", "srcd", "--resume"], "it has no config.json"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_told(words, message, tmp_path):
+    done = run(*words, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+def test_evaluate_needs_a_run(tmp_path):
+    done = run("evaluate", str(tmp_path))
+    assert done.exit_code == 1
+    assert "is not a run folder" in done.stderr

@@ -1,0 +1,206 @@
+"""Checkpoints: whole or not there, damage noticed, resumed runs equal to runs that never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from tests.training.test_loop import trainer
+from torchcram.training import checkpoint
+from torchcram.training.checkpoint import Checkpoint, load, load_latest, save
+
+
+def some(step: int, size: int = 4) -> Checkpoint:
+    model = torch.nn.Linear(size, size)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, size)).sum().backward()
+    optimizer.step()
+    return Checkpoint(
+        step=step,
+        model=model.state_dict(),
+        optimizer=optimizer.state_dict(),
+        random=checkpoint.random_state(),
+        extra={"note": step},
+    )
+
+
+def refuse(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_round_trip(tmp_path):
+    given = some(7)
+    found = load(save(tmp_path, given))
+    assert (found.step, found.extra) == (7, {"note": 7})
+    for name, value in given.model.items():
+        assert torch.equal(found.model[name], value)
+    assert found.optimizer["param_groups"] == given.optimizer["param_groups"]
+    for index, entry in given.optimizer["state"].items():
+        for key, value in entry.items():
+            assert torch.equal(found.optimizer["state"][index][key], value)
+    assert torch.equal(found.random["cpu"], given.random["cpu"])
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    for step in (1, 2, 3, 10, 200):
+        save(tmp_path, some(step), keep=2)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000010", "step-00000200"]
+    assert load_latest(tmp_path, refuse).step == 200
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert load_latest(tmp_path, refuse) is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "random.safetensors", "manifest.json"])
+@pytest.mark.parametrize("damage", ["cut short", "bit flipped", "gone"])
+def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_path):
+    save(tmp_path, some(1))
+    path = save(tmp_path, some(2)) / name
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut short":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        data[len(data) // 2 if name != "manifest.json" else 2] ^= 4
+        path.write_bytes(data)
+    said = []
+    assert load_latest(tmp_path, said.append).step == 1
+    assert len(said) == 1
+    assert "step-00000002 is" in said[0]
+    assert "the checkpoint before is used instead" in said[0]
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    manifest = save(tmp_path, some(1)) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 2}))
+    with pytest.raises(ValueError, match="has format version 2, this torchcram reads 1"):
+        load(manifest.parent)
+
+
+def test_a_full_disk_leaves_the_checkpoints_before(tmp_path, monkeypatch):
+    save(tmp_path, some(1))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_checksum", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, some(2))
+    monkeypatch.undo()
+    assert load_latest(tmp_path, refuse).step == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from tests.training.test_checkpoint import some, save
+folder = Path(sys.argv[1])
+save(folder, some(1, size=600))
+print("ready", flush=True)
+if os.fork() == 0:
+    step = 2
+    while True:
+        save(folder, some(step, size=600))
+        step += 1
+os.wait()
+"""
+
+
+def kill_while_saving(folder, delay):
+    """Start a process that saves for ever, and kill it, without warning, somewhere in the middle."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(folder)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert writer.stdout.readline() == b"ready\n"
+    time.sleep(delay)
+    os.killpg(writer.pid, signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_kill_at_any_moment_leaves_a_whole_checkpoint(attempt, tmp_path):
+    kill_while_saving(tmp_path, delay=0.05 + 0.037 * attempt)
+    found = load_latest(tmp_path, refuse)
+    assert found.step >= 1
+    save(tmp_path, some(found.step + 1))
+    assert load_latest(tmp_path, refuse).step == found.step + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(50))
+def test_kill_at_fifty_moments(attempt, tmp_path):
+    kill_while_saving(tmp_path, delay=0.01 + 0.0113 * attempt)
+    assert load_latest(tmp_path, refuse).step >= 1
+
+
+def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path):
+    """Stopped in every phase: while acquiring, and after release with a router that samples."""
+    changes = {"save_every": 100, "consolidation.audit": 0.1}
+
+    def start():
+        run = trainer(**changes)
+        run.consolidator.released_at = 8
+        return run
+
+    whole = list(start().run())[-1]
+    stopped = start()
+    list(stopped.run(tmp_path, stop=lambda: stopped.step >= 13))
+    assert stopped.step == 13
+    resumed = trainer(**changes)
+    assert resumed.restore(tmp_path)
+    assert resumed.step == 13
+    torch.manual_seed(999)
+    assert resumed.restore(tmp_path)
+    last = list(resumed.run(tmp_path))[-1]
+    assert last.loss == whole.loss
+    assert last.evaluation == whole.evaluation
+
+
+def test_bad_steps_are_left_out_then_gone_back_from(tmp_path):
+    said = []
+    run = trainer(save_every=4)
+    run.say = said.append
+    batch = run.task.batch
+    bad = {10, 11, 12, 13, 14, 15, 16, 17}
+
+    def sometimes_bad(*, step, **rest):
+        examples = batch(step=step, **rest)
+        if step in bad and run.rate_scale == 1.0 and rest["seed"] == 0:
+            examples.inputs["channels"].fill_(torch.nan)
+        return examples
+
+    run.task.batch = sometimes_bad
+    reports = list(run.run(tmp_path))
+    assert reports[-1].step == 30
+    assert run.rate_scale == 0.5
+    assert run.skipped == 5
+    assert all(p.isfinite().all() for p in run.model.parameters())
+    assert any("the loss is nan; the step is left out" in text for text in said)
+    assert any("back to step 8" in text for text in said)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_training_that_never_recovers_says_so(saved, tmp_path):
+    run = trainer()
+    batch = run.task.batch
+
+    def bad(*, seed, **rest):
+        examples = batch(seed=seed, **rest)
+        if seed == 0:
+            examples.inputs["channels"].fill_(torch.nan)
+        return examples
+
+    run.task.batch = bad
+    message = "whatever the learning rate" if saved else "no checkpoint to go back to"
+    with pytest.raises(RuntimeError, match=message):
+        list(run.run(tmp_path if saved else None))
