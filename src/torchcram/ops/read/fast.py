@@ -1,15 +1,17 @@
-"""The read in tiles of rows, against all events up to the last one a tile can see, masked; backward recomputes."""
+"""The read in tiles of rows, each against the events some row of it can see, masked; backward recomputes."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcram.ops.records import Events, Rows
+from torchcram.ops.rows.fast import compact, gather_rows
 
 _TILE_SCORES = 1 << 22  # scores held at once, B·H·rows·events: 16 MiB in float32
+_WORTH_PICKING = 0.75  # of the events before a tile: if no more are readable, they are picked out first
 
 
 def episodic_read(
@@ -47,7 +49,7 @@ class _Read(torch.autograd.Function):
         value: Tensor,
         strength: Tensor,
         recency: Tensor,
-        index: Tensor,
+        at: Tensor,
         valid: Tensor,
         row_time: Tensor,
         written: Tensor,
@@ -55,74 +57,104 @@ class _Read(torch.autograd.Function):
         time: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, heads = query.shape[0], query.shape[2]
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))  # [B, H, R or E, d]
+        q = query.transpose(1, 2)  # [B, H, R, d]
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         mass = query.new_zeros(key.shape[:2])
         pairs = torch.zeros(batch, dtype=torch.int64, device=query.device)
         events = Events(written, expires, time)
-        ctx.bounds = _bounds(index, valid, written, _tile(query, key))
-        for tile, end in ctx.bounds:
-            readable, age = _view(index, valid, row_time, events, tile, end, q.dtype)
-            weights = _weights(q[:, :, tile], k[:, :, :end], strength[:, :end], recency, readable, age)
+        ctx.tiles = _tiles(query, at.masked_fill(~valid, -1), events)
+        for tile in ctx.tiles:
+            k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
+            readable, age = _view(tile, at, valid, row_time, events, q.dtype)
+            weights = _weights(q[:, :, tile.rows], k, tile.take(strength), recency, readable, age)
             count = readable.sum(2)
             filled = (count > 0).to(q.dtype).unsqueeze(1)  # [B, 1, r]
-            torch.mul(weights @ v[:, :, :end], filled.unsqueeze(-1), out=out[:, :, tile])
+            torch.mul(weights @ v, filled.unsqueeze(-1), out=out[:, :, tile.rows])
             each = (filled / heads).expand(-1, heads, -1).reshape(batch, 1, -1)
-            mass[:, :end] += (each @ weights.view(batch, -1, end)).squeeze(1)
+            tile.add(mass, (each @ weights.flatten(1, 2)).squeeze(1))
             pairs += count.sum(1)
-        ctx.save_for_backward(query, key, value, strength, recency, index, valid, row_time, written, expires, time, out)
+        ctx.save_for_backward(query, key, value, strength, recency, at, valid, row_time, written, expires, time, out)
         ctx.mark_non_differentiable(mass, pairs)
         return out.transpose(1, 2), mass, pairs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _mass: Tensor, _pairs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, strength, recency, index, valid, row_time, *when, out = ctx.saved_tensors
-        q, k, v, g = (x.transpose(1, 2) for x in (query, key, value, grad))
+        query, key, value, strength, recency, at, valid, row_time, *when, out = ctx.saved_tensors
+        q, g = query.transpose(1, 2), grad.transpose(1, 2)
         events = Events(*when)
         scale = 1 / math.sqrt(q.shape[-1])
         grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-        grad_k = torch.zeros_like(k, memory_format=torch.contiguous_format)
-        grad_v = torch.zeros_like(v, memory_format=torch.contiguous_format)
-        grad_strength, grad_recency = torch.zeros_like(strength), torch.zeros_like(recency)
+        grad_k, grad_v, grad_strength, grad_recency = (torch.zeros_like(x) for x in (key, value, strength, recency))
         inner = (g * out).sum(-1, keepdim=True)
-        for tile, end in ctx.bounds:
-            readable, age = _view(index, valid, row_time, events, tile, end, q.dtype)
-            weights = _weights(q[:, :, tile], k[:, :, :end], strength[:, :end], recency, readable, age)
-            tile_g = g[:, :, tile] * readable.any(2)[:, None, :, None]
-            grad_v[:, :, :end] += weights.transpose(2, 3) @ tile_g
-            grad_s = (tile_g @ v[:, :, :end].transpose(2, 3)).sub_(inner[:, :, tile]).mul_(weights)
-            grad_q[:, :, tile] = (grad_s @ k[:, :, :end]).mul_(scale)
-            grad_k[:, :, :end] += (grad_s.transpose(2, 3) @ q[:, :, tile]).mul_(scale)
-            grad_strength[:, :end] += grad_s.sum((1, 2))
+        for tile in ctx.tiles:
+            k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
+            readable, age = _view(tile, at, valid, row_time, events, q.dtype)
+            tile_q = q[:, :, tile.rows]
+            weights = _weights(tile_q, k, tile.take(strength), recency, readable, age)
+            tile_g = g[:, :, tile.rows] * readable.any(2)[:, None, :, None]
+            tile.add(grad_v, (weights.transpose(2, 3) @ tile_g).transpose(1, 2))
+            grad_s = (tile_g @ v.transpose(2, 3)).sub_(inner[:, :, tile.rows]).mul_(weights)
+            grad_q[:, :, tile.rows] = (grad_s @ k).mul_(scale)
+            tile.add(grad_k, (grad_s.transpose(2, 3) @ tile_q).mul_(scale).transpose(1, 2))
+            tile.add(grad_strength, grad_s.sum((1, 2)))
             grad_recency += torch.einsum("bhre,bre->h", grad_s, age)
-        heads_last = (x.transpose(1, 2) for x in (grad_q, grad_k, grad_v))
-        return *heads_last, grad_strength, grad_recency, None, None, None, None, None, None
+        return grad_q.transpose(1, 2), grad_k, grad_v, grad_strength, grad_recency, None, None, None, None, None, None
 
 
-def _tile(query: Tensor, key: Tensor) -> int:
+class _Tile(NamedTuple):
+    """Some rows, and the events that one of them may read."""
+
+    rows: slice
+    end: int
+    """All events before this one are looked at ..."""
+    picked: Rows | None
+    """... or just these, if they are clearly fewer: a bounded buffer bounds the work."""
+
+    def take(self, x: Tensor) -> Tensor:
+        """The tile's events of x [B, E, ...]."""
+        return x[:, : self.end] if self.picked is None else gather_rows(x, self.picked)
+
+    def add(self, total: Tensor, part: Tensor) -> None:
+        """Add what the tile's events got to the total [B, E, ...]; what padding got is 0."""
+        if self.picked is None:
+            total[:, : self.end] += part
+        else:
+            at = self.picked.at.view(*self.picked.at.shape, *(1,) * (part.dim() - 2))
+            total.scatter_add_(1, at.expand_as(part), part)
+
+
+def _tiles(query: Tensor, position: Tensor, events: Events) -> list[_Tile]:
+    """Cut the rows (position [B, R], -1 = padding) so that a tile's scores fit; find the events each tile needs."""
     batch, count, heads, _ = query.shape
-    return max(16, min(count, _TILE_SCORES // max(1, batch * heads * key.shape[1])))
-
-
-def _bounds(index: Tensor, valid: Tensor, written: Tensor, size: int) -> list[tuple[slice, int]]:
-    """Tiles of rows, each with the number of leading events that its last row can see."""
-    count = index.shape[1]
+    total = events.written.shape[1]
+    size = max(16, _TILE_SCORES // max(1, batch * heads * total))
     if count <= size:
-        return [(slice(0, count), written.shape[1])]
-    latest = [part.max() for part in torch.split(index.masked_fill(~valid, -1), size, dim=1)]
-    seen = (written < torch.stack(latest).view(-1, 1, 1)).sum(2).amax(1).clamp_min(1).tolist()
-    return [(slice(n * size, min((n + 1) * size, count)), end) for n, end in enumerate(seen)]
+        return [_Tile(slice(0, count), total, None)]
+    tiles = []
+    for begin in range(0, count, size):
+        rows = slice(begin, min(begin + size, count))
+        here = position[:, rows]
+        latest = here.amax(1, keepdim=True)
+        earliest = torch.where(here < 0, latest, here).amin(1, keepdim=True)
+        seen = events.written < latest
+        needed = seen & (events.expires >= earliest)
+        end, most = torch.stack([seen.sum(1).amax(), needed.sum(1).amax()]).clamp_min(1).tolist()
+        tiles.append(_Tile(rows, end, compact(needed) if most < _WORTH_PICKING * end else None))
+    return tiles
 
 
 def _view(
-    index: Tensor, valid: Tensor, row_time: Tensor, events: Events, tile: slice, end: int, dtype: torch.dtype
+    tile: _Tile, at: Tensor, valid: Tensor, row_time: Tensor, events: Events, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Which events the rows of a tile may read [B, r, e], and log(1 + age) of those (whatever is finite elsewhere)."""
-    t = index[:, tile].masked_fill(~valid[:, tile], -1).unsqueeze(2)
-    readable = (events.written[:, None, :end] < t) & (t <= events.expires[:, None, :end])
+    t = at[:, tile.rows].masked_fill(~valid[:, tile.rows], -1).unsqueeze(2)
+    written, expires, time = (tile.take(x).unsqueeze(1) for x in events)
+    readable = (written < t) & (t <= expires)
+    if tile.picked is not None:
+        readable &= tile.picked.valid.unsqueeze(1)
     age = torch.empty(readable.shape, dtype=dtype, device=readable.device)
-    torch.sub(row_time[:, tile, None], events.time[:, None, :end], out=age)  # in float64, kept in the model's dtype
+    torch.sub(row_time[:, tile.rows, None], time, out=age)  # in float64, kept in the model's dtype
     return readable, age.clamp_min_(0).log1p_()
 
 
