@@ -50,6 +50,25 @@ def test_readme_example_runs(capsys):
     assert "positions: reads" in capsys.readouterr().out
 
 
+def test_training_example_runs():
+    text = (ROOT / "docs" / "usage.md").read_text()
+    code = re.search(r"## Training.*?```python\n(.*?)```", text, re.DOTALL).group(1)
+    names = {}
+    exec(compile(code, "docs/usage.md", "exec"), names)
+    assert names["consolidator"].steps == 10
+
+
+def test_layer_example_runs():
+    import torch
+
+    text = (ROOT / "docs" / "usage.md").read_text()
+    code = re.search(r"## The layer alone.*?```python\n(.*?)```", text, re.DOTALL).group(1)
+    x, dt = torch.randn(2, 5, 256), torch.rand(2, 5)
+    names = {"x": x, "dt": dt, "next_x": x, "next_dt": dt}
+    exec(compile(code, "docs/usage.md", "exec"), names)
+    assert names["later"].x.shape == (2, 5, 256)
+
+
 def test_readme_shows_both_commands():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text

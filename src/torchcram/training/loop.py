@@ -74,7 +74,6 @@ class Trainer:
         self.model.check_values = False  # the tasks' own data
         self.optimizer = optimizer.build(self.model, config.optimizer)
         self.consolidator = Consolidator(config.consolidation, main=self.task.main)
-        self.forward = torch.compile(self.model) if config.compile else self.model
         self.step = 0
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
@@ -128,7 +127,7 @@ class Trainer:
             group["lr"] = rate * group["scale"]
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
-            out = self.forward(examples.inputs, dt=examples.dt, policy=self.consolidator.policy(), keep_state=False)
+            out = self.model(examples.inputs, dt=examples.dt, policy=self.consolidator.policy(), keep_state=False)
             losses = self.task.losses(out.predictions, examples)
             main = self.task.scored(examples)[self.task.main]
             loss = self.consolidator.loss(out.losses, positions=examples.kind.numel(), scored=main)
