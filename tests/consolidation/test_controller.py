@@ -25,11 +25,12 @@ def test_pressure_falls_while_it_is_broken_and_comes_back():
     assert watch(controller, 9.0, 0.1, times=100) == pytest.approx(1e-3)
 
 
-def test_one_bad_check_is_forgiven():
+def test_only_what_lasts_counts():
     controller = QualityController(tolerance=0.01)
     watch(controller, 0.1, 0.1, times=3)
-    assert watch(controller, 5.0, 0.1) == 1.0
+    assert watch(controller, 5.0, 0.1, times=2) == 1.0
     assert watch(controller, 5.0, 0.1) == 0.5
+    assert watch(controller, 0.1, 0.1) == 0.75
 
 
 def test_a_decaying_dense_path_does_not_lower_the_bar():

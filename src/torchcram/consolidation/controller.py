@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_UP, _DOWN = math.log(1.25), math.log(0.5)  # largest steps of the log pressure at one check
+_UP, _DOWN = math.log(1.5), math.log(0.5)  # largest steps of the log pressure at one check
 _LEAST = math.log(1e-3)
 
 
@@ -30,8 +29,8 @@ class QualityController:
 
     @property
     def excess(self) -> float:
-        """The median of the last checks: one unlucky training step is no reason to back off."""
-        return statistics.median(self.excesses) if self.excesses else 0.0
+        """The least of the last checks: what lasts is routing's doing, what comes and goes is training's."""
+        return min(self.excesses, default=0.0)
 
     @property
     def pressure(self) -> float:
