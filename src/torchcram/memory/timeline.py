@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Timeline:
             time=time_here,
         )
 
-    @property
+    @cached_property
     def log_gap(self) -> Tensor:
-        """log(1 + Δτ), [B, N]."""
+        """log(1 + Δτ), [B, N]; every layer asks for it."""
         return self.gap.log1p()
