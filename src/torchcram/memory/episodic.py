@@ -140,13 +140,15 @@ class EpisodicMemory(nn.Module):
         """A buffer with no slots yet."""
         like = self.query.weight
         heads = self.config.heads
+        # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
+        kind = {"dtype": like.dtype, "device": like.device}
         return EpisodicState(
-            key=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
-            value=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
-            priority=like.new_zeros(batch, 0),
-            time=like.new_zeros(batch, 0, dtype=torch.float64),
-            position=like.new_zeros(batch, 0, dtype=torch.int64),
-            mass=like.new_zeros(batch, 0),
+            key=torch.zeros(batch, 0, heads, like.shape[0] // heads, **kind),
+            value=torch.zeros(batch, 0, heads, like.shape[0] // heads, **kind),
+            priority=torch.zeros(batch, 0, **kind),
+            time=torch.zeros(batch, 0, dtype=torch.float64, device=like.device),
+            position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device),
+            mass=torch.zeros(batch, 0, **kind),
         )
 
     def _heads(self, x: Tensor) -> Tensor:
