@@ -111,7 +111,7 @@ def count(
     writes: Sequence[Tensor],
     buffers: int,
 ) -> Ledger:
-    """Fill a ledger from what the layers of one call executed, in all processes, with a single transfer from the device.
+    """Fill a ledger from what the layers of one call executed in all processes, with one transfer from the device.
 
     mask and position [B, N]; reads, audits and writes [B, N] bool and pairs [B], an entry a layer.
     """

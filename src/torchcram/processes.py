@@ -46,7 +46,7 @@ def totals(*values: Tensor) -> tuple[Tensor, ...]:
     # float64 holds counts and float32 sums exactly enough to be exchanged together.
     joined = torch.cat([value.detach().double().flatten() for value in values])
     _sharing.add_up(joined)
-    parts = joined.split([value.numel() for value in values])
+    parts = torch.split(joined, [value.numel() for value in values])
     return tuple(part.view(value.shape).to(value.dtype) for part, value in zip(parts, values, strict=True))
 
 
@@ -73,3 +73,11 @@ def share(rows: range) -> range:
     if left:
         raise ValueError(f"{len(rows)} rows cannot be shared evenly by {_sharing.size} processes")
     return rows[_sharing.rank * each : (_sharing.rank + 1) * each]
+
+
+def part_of_mean(mean: Tensor, count: Tensor, overall: Tensor) -> Tensor:
+    """A mean over the `count` things of this process as its part of the mean over `overall` things of all processes.
+
+    As with `per_process`, averaging the parts gives the mean.
+    """
+    return mean if _sharing is None else mean * (count / per_process(overall))

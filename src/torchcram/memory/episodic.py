@@ -138,17 +138,19 @@ class EpisodicMemory(nn.Module):
 
     def empty(self, batch: int) -> EpisodicState:
         """A buffer with no slots yet."""
-        like = self.query.weight
-        heads = self.config.heads
-        # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
-        kind = {"dtype": like.dtype, "device": like.device}
+        like, heads = self.query.weight, self.config.heads
+
+        def none(*shape: int, dtype: torch.dtype) -> Tensor:
+            # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
+            return torch.zeros(batch, 0, *shape, dtype=dtype, device=like.device)
+
         return EpisodicState(
-            key=torch.zeros(batch, 0, heads, like.shape[0] // heads, **kind),
-            value=torch.zeros(batch, 0, heads, like.shape[0] // heads, **kind),
-            priority=torch.zeros(batch, 0, **kind),
-            time=torch.zeros(batch, 0, dtype=torch.float64, device=like.device),
-            position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device),
-            mass=torch.zeros(batch, 0, **kind),
+            key=none(heads, like.shape[0] // heads, dtype=like.dtype),
+            value=none(heads, like.shape[0] // heads, dtype=like.dtype),
+            priority=none(dtype=like.dtype),
+            time=none(dtype=torch.float64),
+            position=none(dtype=torch.int64),
+            mass=none(dtype=like.dtype),
         )
 
     def _heads(self, x: Tensor) -> Tensor:

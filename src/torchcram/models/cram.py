@@ -179,7 +179,9 @@ class Cram(nn.Module):
             fingerprint=self.config.fingerprint,
             position=torch.zeros(batch, dtype=torch.int64, device=like.device),
             time=torch.zeros(batch, dtype=torch.float64, device=like.device),
-            pooled=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device) if self.heads.pools else None,
+            pooled=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device)
+            if self.heads.pools
+            else None,
             layers=tuple(block.initial_state(batch) for block in self.blocks),  # type: ignore[operator]
         )
 

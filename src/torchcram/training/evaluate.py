@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchcram import processes
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
@@ -46,13 +47,14 @@ def evaluate(
     policy: RoutingPolicy | None = None,
     bf16: bool = False,
 ) -> Evaluation:
-    """Run `rows` held-out sequences, at most `chunk` at a time."""
+    """Run `rows` held-out sequences, at most `chunk` at a time, each process its share of them."""
     device = model.norm.weight.device
     totals: dict[str, Tensor] = {}
     ledger: Ledger | None = None
     with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        for begin in range(0, rows, chunk):
-            part = range(begin, min(begin + chunk, rows))
+        mine = processes.share(range(rows))
+        for begin in range(0, len(mine), chunk):
+            part = mine[begin : begin + chunk]
             examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
@@ -72,7 +74,7 @@ def evaluate(
             for key, value in found.items():
                 totals[key] = totals[key] + value.double() if key in totals else value.double()
     assert ledger is not None
-    sums = dict(zip(totals, torch.stack(list(totals.values())).tolist(), strict=True))
+    sums = dict(zip(totals, processes.total(torch.stack(list(totals.values()))).tolist(), strict=True))
     layers = range(len(ledger.pair_counts))
     size = {number: max(1.0, sums[f"kind_{number}"]) for number in range(len(task.kinds))}
     return Evaluation(
