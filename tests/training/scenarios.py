@@ -80,11 +80,15 @@ def scenarios(folder: Path, world: World) -> dict[str, object]:
         found[f"{how} losses"] = first + losses(trainer, STEPS)
         found[f"{how} evaluation"] = trainer.evaluate(RoutingPolicy()).row() | trainer.held_out(RoutingPolicy())
         found[f"{how} weights"] = {n: world.whole(p.detach()).tolist() for n, p in trainer.model.named_parameters()}
-        found[f"{how} sharded"] = any(type(p).__name__ == "DTensor" for p in trainer.optimizer.param_groups[0]["params"])
+        found[f"{how} sharded"] = any(
+            type(p).__name__ == "DTensor" for p in trainer.optimizer.param_groups[0]["params"]
+        )
         found[f"one to {how}"] = resumed(folder / "one", here)
         spoil_own_rows(trainer)
         found[f"{how} spoiled"] = trainer.train_step() != trainer.train_step()
-        found[f"{how} untouched"] = all(bool(world.whole(p.detach()).isfinite().all()) for p in trainer.model.parameters())
+        found[f"{how} untouched"] = all(
+            bool(world.whole(p.detach()).isfinite().all()) for p in trainer.model.parameters()
+        )
     for how, other in (("ddp", "fsdp"), ("fsdp", "ddp")):
         here = World(device=world.device, rank=world.rank, size=world.size, parallel=other)
         found[f"{how} to {other}"] = resumed(folder / how, here)

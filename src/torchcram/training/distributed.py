@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torchcram.memory import BlockOutput
 from torchcram.models.cram import Cram, CramOutput
 from torchcram.strict import check_choice, reject
 from torchcram.tasks import Examples
+from torchcram.training.config import RunConfig
 
 Parallel = Literal["ddp", "fsdp"]
 """`ddp`: every process holds the whole model; `fsdp`: parameters, gradients and moments are sharded (FSDP2)."""
@@ -44,10 +45,11 @@ class World:
         """Whether this process writes and prints."""
         return self.rank == 0
 
-    def check_rows(self, name: str, rows: int) -> None:
-        """Refuse a number of rows that the processes cannot share evenly."""
-        if rows % self.size:
-            reject(name, rows, f"a multiple of the number of processes, {self.size}")
+    def check(self, config: RunConfig) -> None:
+        """Refuse batches that the processes cannot share evenly."""
+        for name in ("batch", "evaluate_rows"):
+            if getattr(config, name) % self.size:
+                reject(name, getattr(config, name), f"a multiple of the number of processes, which is {self.size}")
 
     def sharing(self) -> AbstractContextManager[None]:
         """While open, sums over a batch go over all processes."""
@@ -119,7 +121,7 @@ class World:
 
 
 @contextmanager
-def launched(device: str, parallel: Parallel = "ddp") -> Iterator[World]:
+def launched(device: str, parallel: str = "ddp") -> Iterator[World]:
     """The world that torchrun has started this process in; without torchrun, this process alone."""
     check_choice("parallel", parallel, Parallel)
     where = torch.device(device)
@@ -137,7 +139,7 @@ def launched(device: str, parallel: Parallel = "ddp") -> Iterator[World]:
         torch.cuda.set_device(where)
     dist.init_process_group("nccl" if cuda else "gloo", device_id=where if cuda else None)
     try:
-        yield World(device=where, rank=dist.get_rank(), size=dist.get_world_size(), parallel=parallel)
+        yield World(device=where, rank=dist.get_rank(), size=dist.get_world_size(), parallel=cast(Parallel, parallel))
     finally:
         dist.destroy_process_group()
 

@@ -78,8 +78,7 @@ class Trainer:
         """`world`, if there are several processes, also says which device to use."""
         self.config = config
         self.world = world or World(device=torch.device(device))
-        self.world.check_rows("batch", config.batch)
-        self.world.check_rows("evaluate_rows", config.evaluate_rows)
+        self.world.check(config)
         self.device = self.world.device
         self.say = say
         torch.manual_seed(config.seed)
