@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from torchcram.tasks import Srcd, Task
 from torchcram.training import checkpoint, optimizer
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
+from torchcram.training.decisions import Decisions
 from torchcram.training.evaluate import Evaluation, evaluate
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
@@ -37,7 +39,9 @@ class Progress:
     released_at: int | None
     evaluation: Evaluation
     step_seconds: float
-    """Of a training step, mean since the last report, checks included."""
+    """Of a training step, mean since the last report."""
+    seconds: float
+    """Of the whole run so far: steps, checks, evaluations."""
     skipped: int
     """Steps so far that were left out because their loss was not finite."""
 
@@ -51,11 +55,15 @@ class Progress:
             "excess": self.excess,
             "released_at": self.released_at,
             "step_seconds": self.step_seconds,
+            "seconds": self.seconds,
             "skipped": self.skipped,
             **self.evaluation.row(),
             "losses": self.evaluation.losses,
             "kind_reads": self.evaluation.kind_reads,
             "quality": self.evaluation.quality,
+            "mean_quality": self.evaluation.mean_quality,
+            "histograms": self.evaluation.histograms,
+            "sample": dataclasses.asdict(self.evaluation.sample),
         }
 
 
@@ -78,29 +86,36 @@ class Trainer:
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
         self.skipped = 0
+        self.seconds = 0.0
+        """Spent on the run so far."""
+        self.decisions = Decisions(self.task.patterns, self.device)
 
     def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
         """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
         c = self.config
-        mark, since, bad = time.perf_counter(), self.step, 0
+        spent, since, bad = 0.0, self.step, 0
+        begun = time.perf_counter() - self.seconds
         if checkpoints is not None and self.step == 0:
             self.save(checkpoints)
         while self.step < c.steps and not stop():
+            mark = time.perf_counter()
             loss = self.train_step()
+            spent += time.perf_counter() - mark
             bad = 0 if math.isfinite(loss) else bad + 1
             if bad:
                 self.skipped += 1
                 self.say(f"step {self.step + 1}: the loss is {loss}; the step is left out")
             if bad >= _PATIENCE:
                 self._go_back(checkpoints)
-                mark, since, bad = time.perf_counter(), self.step, 0
+                spent, since, bad = 0.0, self.step, 0
                 continue
             self.consolidator.step(self.held_out)
             self.step += 1
             if self.step >= optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
-                seconds = (time.perf_counter() - mark) / max(1, self.step - since)
+                evaluation = self.evaluate()
+                self.seconds = time.perf_counter() - begun
                 yield Progress(
                     step=self.step,
                     phase=self.consolidator.phase,
@@ -108,11 +123,13 @@ class Trainer:
                     price=self.consolidator.price,
                     excess=self.consolidator.controller.excess,
                     released_at=self.consolidator.released_at,
-                    evaluation=self.evaluate(),
-                    step_seconds=seconds,
+                    evaluation=evaluation,
+                    step_seconds=spent / max(1, self.step - since),
+                    seconds=self.seconds,
                     skipped=self.skipped,
                 )
-                mark, since = time.perf_counter(), self.step
+                spent, since = 0.0, self.step
+            self.seconds = time.perf_counter() - begun
             if checkpoints is not None and not bad and self.step % c.save_every == 0 and self.step < c.steps:
                 self.save(checkpoints)
         if checkpoints is not None:
@@ -140,6 +157,7 @@ class Trainer:
         if not math.isfinite(value) or not math.isfinite(size):
             return math.nan
         self.optimizer.step()
+        self.decisions.record(self.step, examples.pattern, out.routing)
         return float(value)
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
@@ -159,6 +177,7 @@ class Trainer:
             "consolidator": self.consolidator.state_dict(),
             "rate_scale": self.rate_scale,
             "skipped": self.skipped,
+            "seconds": self.seconds,
         }
         state = Checkpoint(
             step=self.step,
@@ -168,6 +187,7 @@ class Trainer:
             extra=extra,
         )
         checkpoint.save(folder, state, keep=self.config.keep)
+        self.decisions.save(folder / "decisions")
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""
@@ -180,6 +200,8 @@ class Trainer:
         checkpoint.set_random_state(found.random)
         self.consolidator.load_state_dict(found.extra["consolidator"])
         self.rate_scale, self.skipped = found.extra["rate_scale"], found.extra["skipped"]
+        self.seconds = found.extra["seconds"]
+        self.decisions = Decisions(self.task.patterns, self.device)
         return True
 
     def _go_back(self, checkpoints: Path | None) -> None:
