@@ -95,7 +95,8 @@ def evaluate(
             found["histogram"].scatter_add_(0, cell, torch.ones_like(quality))
             for key, value in found.items():
                 totals[key] = totals[key] + value.double() if key in totals else value.double()
-    assert ledger is not None and sample is not None
+    assert ledger is not None
+    assert sample is not None
     size = totals["positions"].clamp_min(1)
     read_shares, qualities = (totals["reads"] / size).tolist(), (totals["quality"] / size).tolist()
     histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()
