@@ -18,6 +18,7 @@ from torchcram import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
+from torchcram.training.decisions import load_decisions
 from torchcram.training.distributed import World, launched
 from torchcram.training.loop import Trainer
 
@@ -84,6 +85,7 @@ def scenarios(folder: Path, world: World) -> dict[str, object]:
             type(p).__name__ == "DTensor" for p in trainer.optimizer.param_groups[0]["params"]
         )
         found[f"one to {how}"] = resumed(folder / "one", here)
+        found[f"{how} decisions"] = {name: x.tolist() for name, x in load_decisions(folder / how / "decisions").items()}
         spoil_own_rows(trainer)
         found[f"{how} spoiled"] = trainer.train_step() != trainer.train_step()
         found[f"{how} untouched"] = all(

@@ -14,6 +14,7 @@ from tests.cli.test_cli import SMALL
 from tests.training.scenarios import RELEASE, STEPS, losses, resumed, small
 from torchcram.cli.main import app
 from torchcram.memory import RoutingPolicy
+from torchcram.training.decisions import load_decisions
 
 BOTH = pytest.mark.parametrize("how", ["ddp", "fsdp"])
 
@@ -71,6 +72,15 @@ def test_evaluation_is_that_of_one_process_and_alike_in_all(how, one, two):
 
 
 @BOTH
+def test_decisions_are_those_of_the_whole_batch(how, one, two):
+    trainer, folder = one[1:]
+    trainer.decisions.save(folder / "one" / "decisions")
+    expected = load_decisions(folder / "one" / "decisions")
+    for name, values in two[0][f"{how} decisions"].items():
+        assert values == expected[name][:6].tolist(), name
+
+
+@BOTH
 def test_a_step_spoiled_in_one_process_is_left_out_in_all(how, two):
     assert all(found[f"{how} spoiled"] and found[f"{how} untouched"] for found in two)
 
@@ -84,7 +94,7 @@ def test_two_processes_go_on_from_one(how, one, two):
 @BOTH
 def test_one_process_goes_on_from_two(how, one, two):
     folder = one[2] / how
-    assert [len(list(path.glob("shard-*.safetensors"))) for path in sorted(folder.iterdir())] == [2, 2]
+    assert [len(list(path.glob("shard-*.safetensors"))) for path in sorted(folder.glob("step-*"))] == [2, 2]
     found = resumed(folder)
     assert found["step"] == 6
     assert found["losses"] == pytest.approx(one[0][6:], rel=1e-5)

@@ -1,5 +1,7 @@
 """The loop at the smallest size: it learns, evaluates without leaving a trace, and repeats itself exactly."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from torchcram import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
+from torchcram.training.decisions import load_decisions
 from torchcram.training.loop import Trainer
 
 SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
@@ -83,3 +86,32 @@ def test_the_papers_cosine_settles_from_the_start():
     run = trainer(**{"optimizer.settle": 1.0, "steps": 2})
     list(run.run())
     assert run.consolidator.settling
+
+
+def test_histograms_of_quality_count_every_position() -> None:
+    run = trainer()
+    found = run.evaluate()
+    positions = 0
+    for kind, layers in found.histograms.items():
+        totals = {sum(bins) for bins in layers}
+        assert len(totals) == 1, "each layer sees the same positions"
+        for mean, bins in zip(found.quality[kind], layers, strict=True):
+            middle = sum((i + 0.5) / len(bins) * n for i, n in enumerate(bins)) / sum(bins)
+            assert abs(middle - mean) <= 0.5 / len(bins)
+        positions += totals.pop()
+    assert positions == found.ledger.positions
+
+
+def test_the_sample_is_what_the_model_did() -> None:
+    run = trainer()
+    found = run.evaluate(RoutingPolicy(reads="dense")).sample
+    assert len(found.kind) == run.task.length
+    assert found.actions == ["1" * run.task.length] * run.config.model.layers
+
+
+def test_a_run_keeps_the_decisions_of_every_step(tmp_path: Path) -> None:
+    run = trainer()
+    list(run.run(tmp_path))
+    found = load_decisions(tmp_path / "decisions")
+    assert found["step"].tolist() == list(range(run.config.steps))
+    assert 0 < int(found["read"].sum()) <= int(found["asked"].sum())

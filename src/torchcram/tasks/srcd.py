@@ -140,6 +140,10 @@ class Srcd:
         return self.config.length
 
     @property
+    def patterns(self) -> int:
+        return self.config.patterns
+
+    @property
     def optimum(self) -> float:
         """Expected share of novel queries: the least reads for a model whose recurrent state holds no bindings."""
         return self.config.bindings * (1 - self.config.recurring) / self.config.length

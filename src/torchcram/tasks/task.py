@@ -50,6 +50,10 @@ class Task(Protocol):
     def length(self) -> int:
         """N, positions of a sequence."""
 
+    @property
+    def patterns(self) -> int:
+        """How many recurring patterns there are; 0 for a task without."""
+
     def batch(self, *, seed: int, step: int, rows: range, device: torch.device | str = "cpu") -> Examples:
         """Some rows of the batch of one step; equal arguments give equal data, on any device."""
 

@@ -17,6 +17,10 @@ from torchcram.tasks import Task
 
 HELD_OUT = 1 << 40
 """Added to the seed for evaluation batches, which training never sees."""
+BINS = 20
+"""Of the histograms of q, which cover 0 to 1 evenly."""
+_AT_ONCE = 131_072  # positions of a forward pass
+_SHOWN = 512  # positions of the sample sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +35,25 @@ class Evaluation:
     """Share of positions of each kind that read: in any layer, then in each."""
     quality: dict[str, list[float]]
     """Mean q of the positions of each kind, in each layer."""
+    histograms: dict[str, list[list[int]]]
+    """How many positions of each kind have a q in each of `BINS` bins from 0 to 1, in each layer."""
+    mean_quality: float
+    """q̄: over all positions and layers."""
+    sample: Sample
 
     def row(self) -> dict[str, float | None]:
         """The keys of result files."""
         return {**self.metrics, **self.ledger.to_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The beginning of one held-out sequence and what the model did there; digits, one a position."""
+
+    kind: str
+    """Index into the task's `kinds`."""
+    actions: list[str]
+    """Of each layer: 0 nothing more, 1 episodic read, 2 semantic recall."""
 
 
 def evaluate(
@@ -43,14 +62,20 @@ def evaluate(
     *,
     seed: int,
     rows: int,
-    chunk: int = 64,
+    chunk: int | None = None,
     policy: RoutingPolicy | None = None,
     bf16: bool = False,
 ) -> Evaluation:
-    """Run `rows` held-out sequences, at most `chunk` at a time, each process its share of them."""
+    """Run `rows` held-out sequences, each process its share of them, `chunk` at a time.
+
+    Default: as many at a time as make a forward pass of fair size.
+    """
     device = model.norm.weight.device
+    kinds = len(task.kinds)
+    chunk = chunk or max(1, _AT_ONCE // task.length)
     totals: dict[str, Tensor] = {}
     ledger: Ledger | None = None
+    sample: Sample | None = None
     with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         mine = processes.share(range(rows))
         for begin in range(0, len(mine), chunk):
@@ -58,34 +83,53 @@ def evaluate(
             examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
-            found = task.counts(out.predictions, examples)
+            sample = _sample(examples.kind, out.routing) if sample is None else sample
             scored = task.scored(examples)
             losses = task.losses(out.predictions, examples)
-            found |= {f"loss_{head}": losses[head] * scored[head] for head in losses}
-            found |= {f"scored_{head}": scored[head] for head in losses}
-            reads = out.routing == 1
-            for number in range(len(task.kinds)):
-                here = examples.kind == number
-                found[f"kind_{number}"] = here.sum()
-                found[f"any_{number}"] = (reads.any(-1) & here).sum()
-                for layer, done in enumerate(out.layers):
-                    found[f"read_{number}_{layer}"] = (reads[..., layer] & here).sum()
-                    found[f"q_{number}_{layer}"] = (done.quality * here).sum()
+            found = {f"count {name}": value for name, value in task.counts(out.predictions, examples).items()}
+            found |= {f"loss {head}": losses[head] * scored[head] for head in losses}
+            found |= {f"scored {head}": scored[head] for head in losses}
+            kind = examples.kind.flatten().long()
+            reads = (out.routing == 1).flatten(0, 1).double()
+            quality = torch.stack([layer.quality for layer in out.layers], dim=-1).flatten(0, 1).double()
+            found["positions"] = _sums(kind, torch.ones_like(reads[:, :1]), kinds)
+            found["reads"] = _sums(kind, torch.cat([reads.amax(1, keepdim=True), reads], dim=1), kinds)
+            found["quality"] = _sums(kind, quality, kinds)
+            cell = kind.unsqueeze(1) * BINS + (quality * BINS).long().clamp(0, BINS - 1)
+            found["histogram"] = quality.new_zeros(kinds * BINS, quality.shape[1])
+            found["histogram"].scatter_add_(0, cell, torch.ones_like(quality))
             for key, value in found.items():
                 totals[key] = totals[key] + value.double() if key in totals else value.double()
     assert ledger is not None
-    sums = dict(zip(totals, processes.total(torch.stack(list(totals.values()))).tolist(), strict=True))
-    layers = range(len(ledger.pair_counts))
-    size = {number: max(1.0, sums[f"kind_{number}"]) for number in range(len(task.kinds))}
+    assert sample is not None
+    totals = dict(zip(totals, processes.totals(*totals.values()), strict=True))
+    size = totals["positions"].clamp_min(1)
+    read_shares, qualities = (totals["reads"] / size).tolist(), (totals["quality"] / size).tolist()
+    histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()
+    sums = {name: value.item() for name, value in totals.items() if value.dim() == 0}
     return Evaluation(
-        metrics=task.metrics(sums),
+        metrics=task.metrics({n.removeprefix("count "): v for n, v in sums.items() if n.startswith("count ")}),
         ledger=ledger,
-        losses={o.name: sums[f"loss_{o.name}"] / max(1.0, sums[f"scored_{o.name}"]) for o in task.outputs},
-        kind_reads={
-            kind: [sums[f"any_{n}"] / size[n], *(sums[f"read_{n}_{layer}"] / size[n] for layer in layers)]
-            for n, kind in enumerate(task.kinds)
-        },
-        quality={kind: [sums[f"q_{n}_{layer}"] / size[n] for layer in layers] for n, kind in enumerate(task.kinds)},
+        losses={o.name: sums[f"loss {o.name}"] / max(1.0, sums[f"scored {o.name}"]) for o in task.outputs},
+        kind_reads=dict(zip(task.kinds, read_shares, strict=True)),
+        quality=dict(zip(task.kinds, qualities, strict=True)),
+        histograms=dict(zip(task.kinds, histograms, strict=True)),
+        mean_quality=float(totals["quality"].mean(1).sum() / totals["positions"].sum()),
+        sample=sample,
+    )
+
+
+def _sums(kind: Tensor, x: Tensor, kinds: int) -> Tensor:
+    """Sum of x [P, C] over the positions of each kind [P]: [kinds, C]."""
+    return x.new_zeros(kinds, x.shape[1]).index_add_(0, kind, x)
+
+
+def _sample(kind: Tensor, routing: Tensor) -> Sample:
+    def digits(x: Tensor) -> str:
+        return "".join(map(str, x.tolist()))
+
+    return Sample(
+        kind=digits(kind[0, :_SHOWN]), actions=[digits(actions) for actions in routing[0, :_SHOWN].unbind(-1)]
     )
 
 

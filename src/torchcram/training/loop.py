@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from torchcram.tasks import Examples, Srcd, Task
 from torchcram.training import checkpoint, optimizer, state
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
+from torchcram.training.decisions import Decisions
 from torchcram.training.distributed import World
 from torchcram.training.evaluate import Evaluation, evaluate
 
@@ -40,7 +42,9 @@ class Progress:
     released_at: int | None
     evaluation: Evaluation
     step_seconds: float
-    """Of a training step, mean since the last report, checks included."""
+    """Of a training step, mean since the last report."""
+    seconds: float
+    """Of the whole run so far: steps, checks, evaluations."""
     skipped: int
     """Steps so far that were left out because their loss was not finite."""
 
@@ -54,11 +58,15 @@ class Progress:
             "excess": self.excess,
             "released_at": self.released_at,
             "step_seconds": self.step_seconds,
+            "seconds": self.seconds,
             "skipped": self.skipped,
             **self.evaluation.row(),
             "losses": self.evaluation.losses,
             "kind_reads": self.evaluation.kind_reads,
             "quality": self.evaluation.quality,
+            "mean_quality": self.evaluation.mean_quality,
+            "histograms": self.evaluation.histograms,
+            "sample": dataclasses.asdict(self.evaluation.sample),
         }
 
 
@@ -92,29 +100,36 @@ class Trainer:
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
         self.skipped = 0
+        self.seconds = 0.0
+        """Spent on the run so far."""
+        self.decisions = Decisions(self.task.patterns, self.device)
 
     def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
         """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
         c = self.config
-        mark, since, bad = time.perf_counter(), self.step, 0
+        spent, since, bad = 0.0, self.step, 0
+        begun = time.perf_counter() - self.seconds
         if checkpoints is not None and self.step == 0:
             self.save(checkpoints)
         while self.step < c.steps and not self.world.any(stop()):
+            mark = time.perf_counter()
             loss = self.train_step()
+            spent += time.perf_counter() - mark
             bad = 0 if math.isfinite(loss) else bad + 1
             if bad:
                 self.skipped += 1
                 self.say(f"step {self.step + 1}: the loss is {loss}; the step is left out")
             if bad >= _PATIENCE:
                 self._go_back(checkpoints)
-                mark, since, bad = time.perf_counter(), self.step, 0
+                spent, since, bad = 0.0, self.step, 0
                 continue
             self.consolidator.step(self.held_out)
             self.step += 1
             if self.step >= optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
-                seconds = (time.perf_counter() - mark) / max(1, self.step - since)
+                evaluation = self.evaluate()
+                self.seconds = time.perf_counter() - begun
                 yield Progress(
                     step=self.step,
                     phase=self.consolidator.phase,
@@ -122,11 +137,13 @@ class Trainer:
                     price=self.consolidator.price,
                     excess=self.consolidator.controller.excess,
                     released_at=self.consolidator.released_at,
-                    evaluation=self.evaluate(),
-                    step_seconds=seconds,
+                    evaluation=evaluation,
+                    step_seconds=spent / max(1, self.step - since),
+                    seconds=self.seconds,
                     skipped=self.skipped,
                 )
-                mark, since = time.perf_counter(), self.step
+                spent, since = 0.0, self.step
+            self.seconds = time.perf_counter() - begun
             if checkpoints is not None and not bad and self.step % c.save_every == 0 and self.step < c.steps:
                 self.save(checkpoints)
         if checkpoints is not None:
@@ -150,6 +167,7 @@ class Trainer:
         if not math.isfinite(value) or not math.isfinite(size):
             return math.nan
         self.optimizer.step()
+        self.decisions.record(self.step, examples.pattern, self._routing)
         return float(value)
 
     def _loss(self, examples: Examples) -> Tensor:
@@ -167,6 +185,7 @@ class Trainer:
             for head, value in self.task.losses(out.predictions, examples).items():
                 part = processes.part_of_mean(value, scored[head], overall[head])
                 loss = loss + self.task.weights[head] * part
+        self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
         return loss
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
@@ -187,9 +206,11 @@ class Trainer:
             "consolidator": self.consolidator.state_dict(),
             "rate_scale": self.rate_scale,
             "skipped": self.skipped,
+            "seconds": self.seconds,
         }
         given = Checkpoint(step=self.step, tensors=state.tensors(self.model, self.optimizer), extra=extra)
         checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
+        self.decisions.save(folder / "decisions", self.world)
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""
@@ -200,6 +221,8 @@ class Trainer:
         self.step = found.step
         self.consolidator.load_state_dict(found.extra["consolidator"])
         self.rate_scale, self.skipped = found.extra["rate_scale"], found.extra["skipped"]
+        self.seconds = found.extra["seconds"]
+        self.decisions = Decisions(self.task.patterns, self.device)
         return True
 
     def _go_back(self, checkpoints: Path | None) -> None:
