@@ -79,7 +79,9 @@ def scenarios(folder: Path, world: World) -> dict[str, object]:
         first += losses(trainer, 6)
         trainer.save(folder / how)
         found[f"{how} losses"] = first + losses(trainer, STEPS)
-        found[f"{how} evaluation"] = trainer.evaluate(RoutingPolicy()).row() | trainer.held_out(RoutingPolicy())
+        evaluation = trainer.evaluate(RoutingPolicy())
+        found[f"{how} evaluation"] = evaluation.row() | evaluation.losses
+        found[f"{how} counts"] = [evaluation.ledger.positions, *evaluation.ledger.pair_counts]
         found[f"{how} weights"] = {n: world.whole(p.detach()).tolist() for n, p in trainer.model.named_parameters()}
         found[f"{how} sharded"] = any(
             type(p).__name__ == "DTensor" for p in trainer.optimizer.param_groups[0]["params"]

@@ -66,9 +66,9 @@ def test_weights_are_those_of_one_process(how, one, two):
 def test_evaluation_is_that_of_one_process_and_alike_in_all(how, one, two):
     """Alike to the bit, since releases and prices are decided on it in each process."""
     assert two[0][f"{how} evaluation"] == two[1][f"{how} evaluation"]
-    trainer = one[1]
-    expected = trainer.evaluate(RoutingPolicy()).row() | trainer.held_out(RoutingPolicy())
-    assert two[0][f"{how} evaluation"] == pytest.approx(expected, rel=1e-5)
+    expected = one[1].evaluate(RoutingPolicy())
+    assert two[0][f"{how} evaluation"] == pytest.approx(expected.row() | expected.losses, rel=1e-5)
+    assert two[0][f"{how} counts"] == [expected.ledger.positions, *expected.ledger.pair_counts]
 
 
 @BOTH
