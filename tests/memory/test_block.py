@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import torchcram.ops
 from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
+from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, NONE, SEMANTIC, Block, BlockOutput, RoutingPolicy, Timeline
 
 WIDTH, LENGTH, BATCH = 8, 13, 3
@@ -54,6 +55,15 @@ def favour(block: Block, action: int, lead: float) -> Block:
     nn.init.zeros_(block.router.out.bias)
     block.router.out.bias.data[action] = lead
     return block
+
+
+def test_a_layer_alone_can_count_its_noise():
+    block, (x, clock) = favour(layer(training=True, sharpness=0.0), NONE, 0.0), sequence()
+    policy = RoutingPolicy(draws=Draws(seed=0, step=0, rows=torch.arange(BATCH)))
+    first, again = (run(block, x, clock, policy).decision.actions for _ in range(2))
+    other = run(block, x, clock, policy, noise=policy.noise(*first.shape, layers=2)[1]).decision.actions
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def logit_gradient(block: Block, x: Tensor, clock: Timeline, policy: RoutingPolicy | None, **options) -> Tensor:

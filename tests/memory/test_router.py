@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
+from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, NONE, SEMANTIC, Router, RoutingPolicy
 
 WIDTH = 4
@@ -138,6 +139,41 @@ def test_audits_fall_on_the_asked_share_of_tokens_that_do_not_read():
     assert not (decision.audited & reads).any()
     share = decision.audited[~reads].float().mean().item()
     assert share == pytest.approx(0.2, abs=0.015)
+
+
+def counted(rows: range, step: int = 0, **policy) -> RoutingPolicy:
+    return RoutingPolicy(draws=Draws(seed=0, step=step, rows=torch.arange(rows.start, rows.stop)), **policy)
+
+
+def test_counted_noise_is_that_of_its_row_and_layer():
+    whole = torch.stack(counted(range(6)).noise(6, 500, 3))
+    assert torch.equal(torch.stack(counted(range(2, 5)).noise(3, 500, 3)), whole[:, 2:5])
+    assert not torch.equal(torch.stack(counted(range(6), step=1).noise(6, 500, 3)), whole)
+    tables = [*whole.unbind(0), counted(range(6)).draws.uniform(0, 2500).view(6, 500, 5)]  # the last one: a task's
+    apart = torch.stack([column.flatten() for table in tables for column in table.unbind(-1)])
+    correlation = torch.corrcoef(apart) - torch.eye(len(apart))
+    assert correlation.abs().max() < 5 / apart.shape[1] ** 0.5
+    assert RoutingPolicy().noise(6, 500, 3) == (None, None, None)
+
+
+def test_counted_noise_samples_audits_and_skips_the_asked_shares():
+    logits = torch.tensor([0.4, 0.6, 0.0]).repeat(4, 5000, 1)
+    policy = counted(range(4), audit=0.2)
+    decision = decide(router().train(), logits, policy, noise=policy.noise(4, 5000)[0])
+    share = torch.bincount(decision.actions.flatten(), minlength=3) / decision.actions.numel()
+    torch.testing.assert_close(share, torch.softmax(logits[0, 0], -1), atol=0.015, rtol=0)
+    skipping = decision.actions != EPISODIC
+    assert decision.audited[skipping].float().mean().item() == pytest.approx(0.2, abs=0.015)
+    dense = counted(range(4), reads="dense", skip=0.3, audit=0.2)
+    decision = decide(router().eval(), logits, dense, noise=dense.noise(4, 5000)[0])
+    skipping = decision.actions == NONE
+    assert skipping.float().mean().item() == pytest.approx(0.3, abs=0.015)
+    assert decision.audited[skipping].float().mean().item() == pytest.approx(0.2, abs=0.025)
+
+
+def test_draws_for_another_number_of_sequences_are_refused():
+    with pytest.raises(ValueError, match=r"policy.draws is for 3 sequences, the input has 2"):
+        counted(range(3)).noise(2, 10)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 
 from tests.models.feeding import assert_close, assert_same_state
 from torchcram import Cram, RoutingPolicy
+from torchcram.draws import Draws
 from torchcram.ops import use
 
 
@@ -32,6 +33,24 @@ def test_training_is_random_but_repeatable(lively, events):
 
     assert torch.equal(actions(1), actions(1))
     assert not torch.equal(actions(1), actions(2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("policy", [{"audit": 0.2}, {"reads": "dense", "skip": 0.3}], ids=["routed", "dense"])
+def test_counted_noise_makes_training_the_same_in_any_split_of_the_rows(policy, lively, events):
+    model = lively(seed=4).train()
+    tokens, dt = events(4, 50, seed=101)
+
+    def run(rows, step=0):
+        draws = Draws(seed=1, step=step, rows=torch.arange(rows.start, rows.stop))
+        out = model(
+            tokens[rows.start : rows.stop], dt=dt[rows.start : rows.stop], policy=RoutingPolicy(draws=draws, **policy)
+        )
+        return torch.stack([out.routing, torch.stack([layer.audits for layer in out.layers], dim=-1)])
+
+    whole = run(range(4))
+    assert torch.equal(torch.cat([run(range(1)), run(range(1, 4))], dim=1), whole)
+    assert not torch.equal(run(range(4), step=1), whole)
 
 
 @torch.no_grad()

@@ -66,7 +66,7 @@ class World:
         if self.size == 1:
             return loss_of
         if self.parallel == "fsdp":
-            _shard(model)
+            _shard(model, self)
             return loss_of
         # Which parameters a loss reaches differs between the phases of training.
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
@@ -156,17 +156,19 @@ class _Step(nn.Module):
         return self.loss_of(examples)
 
 
-def _shard(model: Cram) -> None:
+def _shard(model: Cram, world: World) -> None:
     """Shard each layer by itself, then what is left."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh(world.device.type, (world.size,))  # by default all would be moved to a GPU if there is one
     _tell_of_outputs()
     # No output of a layer is changed in place, which is what it warns of.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in model.blocks:
-        fully_shard(block)
+        fully_shard(block, mesh=mesh)
     # Resharded after the forward pass too, or evaluations would leave whole parameters in the place of the shards.
-    fully_shard(model, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
 
 @cache
