@@ -13,10 +13,12 @@ import warnings
 from pathlib import Path
 
 import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from torchcram import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.tasks import Srcd
+from torchcram.training import checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import load_decisions
 from torchcram.training.distributed import World, launched
@@ -57,16 +59,37 @@ def resumed(folder: Path, world: World | None = None, said: list[str] | None = N
 
 
 def spoil_own_rows(trainer: Trainer) -> None:
-    """NaN in the data of the second process alone."""
+    """NaN in the training data of the second process alone, until the learning rate is lowered."""
     batch = trainer.task.batch
 
-    def spoiled(**wanted):
-        examples = batch(**wanted)
-        if trainer.world.rank == 1:
+    def spoiled(*, seed, **wanted):
+        examples = batch(seed=seed, **wanted)
+        if trainer.world.rank == 1 and trainer.rate_scale == 1 and seed == 0:
             examples.inputs["channels"].fill_(torch.nan)
         return examples
 
     trainer.task.batch = spoiled
+
+
+def failure_of_a_save(trainer: Trainer, folder: Path, place: object, name: str, rank: int) -> list[str]:
+    """What this process raises when one process runs out of disk at some point, and the checkpoints there are then."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    kept = getattr(place, name)
+    if trainer.world.rank == rank:
+        setattr(place, name, full)
+    try:
+        trainer.save(folder)
+    except Exception as error:
+        failure = type(error).__name__
+    else:
+        failure = "none"
+    finally:
+        setattr(place, name, kept)
+    trainer.world.any(False)  # wait: the first process has cleared away what was half written
+    return [failure, *sorted(path.name for path in folder.iterdir() if "step" in path.name)]
 
 
 def scenarios(folder: Path, world: World) -> dict[str, object]:
@@ -108,6 +131,15 @@ def scenarios(folder: Path, world: World) -> dict[str, object]:
     said: list[str] = []
     found["damaged"] = resumed(damaged, World(**vars(world) | {"parallel": "fsdp"}), said)
     found["said"] = said
+
+    spoiled = small(world)
+    spoil_own_rows(spoiled)
+    list(spoiled.run(folder / "spoiled", stop=lambda: spoiled.step >= 7))
+    found["went back"] = [spoiled.step, spoiled.skipped, spoiled.rate_scale]
+    found["full disk"] = [
+        failure_of_a_save(spoiled, folder / "ddp", checkpoint, "_seal", rank=0),
+        failure_of_a_save(spoiled, folder / "ddp", HuggingFaceStorageWriter, "write_data", rank=1),
+    ]
 
     steps = small(world)
     stops = {0: 3, 1: 2}  # a signal reaches one process before the other

@@ -114,6 +114,17 @@ def test_a_damaged_shard_sends_all_processes_to_the_checkpoint_before(one, two):
     assert two[1]["said"] == []
 
 
+def test_all_processes_go_back_together(two):
+    """Five steps without a finite loss, then from step 0 again at half the learning rate."""
+    assert [found["went back"] for found in two] == [[7, 5, 0.5]] * 2
+
+
+def test_a_full_disk_in_one_process_stops_all_and_leaves_the_checkpoints_before(two):
+    before = ["step-00000003", "step-00000006"]
+    assert two[0]["full disk"] == [["OSError", *before], ["OSError", *before]]
+    assert two[1]["full disk"] == [["PeerError", *before], ["OSError", *before]]
+
+
 def test_a_signal_to_one_process_stops_all_at_the_same_step(two):
     assert [found["stopped at"] for found in two] == [2, 2]
 

@@ -154,10 +154,14 @@ def _write(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
             save_file(mine, folder / f"{part}.safetensors")
         return
     from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    state_dict_saver.save(dict(tensors), storage_writer=writer)
+    try:
+        state_dict_saver.save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:  # in all processes; a BaseException, which no caller would think of
+        raise OSError(f"{folder.name} could not be written: {error}") from error
 
 
 def _seal(folder: Path, checkpoint: Checkpoint) -> None:
