@@ -64,6 +64,7 @@ class Router(nn.Module):
     """
 
     direction: Tensor
+    number: Tensor
 
     def __init__(self, width: int, config: RouterConfig) -> None:
         super().__init__()
@@ -75,6 +76,7 @@ class Router(nn.Module):
         raw = sharpness + torch.log(-torch.expm1(-sharpness)) if config.sharpness else torch.tensor(0.0)
         self.sharpness = nn.Parameter(raw, requires_grad=config.sharpness > 0)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
+        self.register_buffer("number", torch.arange(3), persistent=False)
 
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
@@ -87,12 +89,19 @@ class Router(nn.Module):
         return logits
 
     def decide(
-        self, logits: Tensor, mask: Tensor, policy: RoutingPolicy, forced: Tensor | None, can_read: bool
+        self,
+        logits: Tensor,
+        mask: Tensor,
+        policy: RoutingPolicy,
+        forced: Tensor | None,
+        able: tuple[bool, bool, bool],
     ) -> Decision:
-        """Turn logits into actions. `forced` [B, N] overrides the choice; without a buffer there is no read."""
+        """Turn logits into actions. `forced` [B, N] overrides the choice; `able`: which actions the layer has."""
+        can_read = able[EPISODIC]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
-        if not can_read or policy.reads == "off":
-            logits = logits.masked_fill(self.direction < 0, -torch.inf)
+        barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and policy.reads == "off")]
+        for action in barred:
+            logits = logits.masked_fill(self.number == action, -torch.inf)
         probabilities = torch.softmax(logits, dim=-1)
         noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, noise, policy.temperature)
@@ -102,7 +111,9 @@ class Router(nn.Module):
                 draw = torch.rand(actions.shape, generator=policy.generator, device=actions.device)
                 forced = torch.where(draw < policy.skip, NONE, forced)
         if forced is not None:
-            actions = forced.long() if can_read else torch.where(forced == EPISODIC, NONE, forced).long()
+            actions = forced.long()
+            for action in (a for a, has in enumerate(able) if not has):
+                actions = torch.where(actions == action, NONE, actions)
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC
