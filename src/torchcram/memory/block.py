@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written
-from torchcram.memory.losses import best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -74,13 +74,13 @@ class Block(nn.Module):
 
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
-        like = self.working.outward.weight
+        like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
         width = like.shape[0]
         taps = self.episodic.config.convolution if self.episodic is not None else 1
         return BlockState(
-            working=like.new_zeros(batch, width),
-            prediction=like.new_zeros(batch, 1, width),
-            recent=like.new_zeros(batch, taps - 1, width) if taps > 1 else None,
+            working=torch.zeros(batch, width, dtype=like.dtype, device=like.device),
+            prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
+            recent=torch.zeros(batch, taps - 1, width, dtype=like.dtype, device=like.device) if taps > 1 else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
         )
 
@@ -92,9 +92,13 @@ class Block(nn.Module):
         policy: RoutingPolicy | None = None,
         *,
         forced: Tensor | None = None,
+        noise: Tensor | None = None,
         keep_state: bool = True,
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions.
+
+        noise [B, N, 5]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
+        are not given one would all sample alike.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
@@ -127,8 +131,10 @@ class Block(nn.Module):
             quality = torch.sigmoid(estimate.detach())
         norm = h.detach().square().mean(-1).sqrt()
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
+        if noise is None:
+            (noise,) = policy.noise(*timeline.mask.shape)
         able = (True, store is not None, recalled is not None)
-        decision = self.router.decide(logits, timeline.mask, policy, forced, able)
+        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
@@ -152,7 +158,8 @@ class Block(nn.Module):
         losses = {}
         if self.training:
             mask = timeline.mask
-            losses["uncertainty"] = timeline.clean(surprise).sum() / mask.sum().clamp_min(1)
+            counts = Counts.of(mask, reading, store.written if store is not None else None)
+            losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
                 known = quality
                 if self.semantic is not None and self.quality is not None:
@@ -160,10 +167,10 @@ class Block(nn.Module):
                     # Consolidation shapes semantic memory alone, not the tokens it recalls from.
                     recall = self.semantic(gather_rows(u, reading.rows).detach())
                     exact = self.quality.exact(recall, reading.value)
-                    losses |= consolidation_losses(recall, reading, exact, estimate, self.quality)
+                    losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
                     known = best_quality(quality, exact, reading)
-                losses["priority"] = priority_loss(store.written, reading)
-                losses |= routing_losses(decision, known, mask)
+                losses["priority"] = priority_loss(store.written, reading, counts)
+                losses |= routing_losses(decision, known, mask, counts)
         new_state = None
         if keep_state:
             new_state = BlockState(
