@@ -422,3 +422,14 @@ def test_a_layer_says_what_shape_it_expects():
         layer()(x[:, :-1], clock)
     with pytest.raises(ValueError, match=r"x has shape"):
         layer()(x[..., :-1], clock)
+
+
+@torch.no_grad()
+def test_keeping_all_is_a_buffer_without_bounds():
+    x, clock = sequence()
+    dense = RoutingPolicy(reads="dense", keep_all=True)
+    found = run(layer(slots=2), x, clock, dense, keep_state=False)
+    assert torch.equal(found.x, run(layer(slots=None), x, clock, RoutingPolicy(reads="dense")).x)
+    assert not torch.equal(found.x, run(layer(slots=2), x, clock, RoutingPolicy(reads="dense")).x)
+    with pytest.raises(ValueError, match="keep_state=False"):
+        run(layer(slots=2), x, clock, dense)

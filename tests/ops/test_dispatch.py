@@ -13,6 +13,7 @@ TABLES = [
     ("decay", "_FORMS", "decay_scan"),
     ("euler", "_FORMS", "euler_steps"),
     ("expiry", "_FORMS", "expiry"),
+    ("hashed", "_FORMS", "hashed"),
     ("read", "_FORMS", "episodic_read"),
     ("route", "_FORMS", "route"),
     ("rows", "_COMPACT", "compact"),

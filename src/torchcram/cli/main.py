@@ -49,7 +49,11 @@ def demo() -> None:
 def train(
     task: Annotated[str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str, typer.Option(help="Size of the model.")] = "tiny",
+    model: Annotated[str, typer.Option(help="The model: cram.")] = "cram",
+    preset: Annotated[str, typer.Option(help="Size of the model: tiny, small, medium, paper, large.")] = "tiny",
+    schedule: Annotated[str, typer.Option(help="adaptive, or paper: the paper's recipe to the letter.")] = "adaptive",
+    compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers; for GPUs.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16; for GPUs.")] = False,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, e.g. task.length=512 or optimizer.rate=1e-3.")
     ] = None,
@@ -62,7 +66,18 @@ def train(
     """Train a model on a task: learn to read, then not to."""
     from torchcram.cli.train import run
 
-    run(task, out, preset=preset, changes=set_ or [], resume=resume, device=device, parallel=parallel)
+    flags = [name for name, given in (("compile=true", compile_), ("bf16=true", bf16)) if given]
+    run(
+        task,
+        out,
+        model=model,
+        preset=preset,
+        schedule=schedule,
+        changes=[*flags, *(set_ or [])],
+        resume=resume,
+        device=device,
+        parallel=parallel,
+    )
 
 
 @app.command()

@@ -111,19 +111,21 @@ class Block(nn.Module):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
             )
+        if policy.keep_all and keep_state:
+            raise ValueError("policy.keep_all leaves no state to go on from: pass keep_state=False")
         state = self.initial_state(x.shape[0]) if state is None else state
         x = timeline.clean(x)
         u = self.norm_memory(x)
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         recalled = self.semantic(u) if self.semantic is not None else None
-        store = _Store.open(self.episodic, u, h, timeline, state)
+        store = _Store.open(self.episodic, u, h, timeline, state, keep_all=policy.keep_all)
 
         reading, estimate = None, None
         if self.quality is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
-            reading = store.read(timeline.mask)
+            reading = self._read(store, timeline.mask)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(exact, reading.rows, x.shape[1])
         else:
@@ -140,7 +142,7 @@ class Block(nn.Module):
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = store.read(reads | audits)
+            reading = self._read(store, reads | audits)
 
         x = x + context
         if recalled is not None:
@@ -191,6 +193,14 @@ class Block(nn.Module):
             losses=losses,
         )
 
+    def compile_parts(self) -> None:
+        """Compile what comes before and after the read; how many rows a read has is known only when it happens."""
+        self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
+        self.compile()
+
+    def _read(self, store: _Store, chosen: Tensor) -> Reading:
+        return store.read(chosen)
+
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
         prediction = self.predictor(h.detach())
@@ -212,7 +222,14 @@ class _Store:
 
     @classmethod
     def open(
-        cls, memory: EpisodicMemory | None, u: Tensor, h: Tensor, timeline: Timeline, state: BlockState
+        cls,
+        memory: EpisodicMemory | None,
+        u: Tensor,
+        h: Tensor,
+        timeline: Timeline,
+        state: BlockState,
+        *,
+        keep_all: bool,
     ) -> _Store | None:
         """None for a layer without a buffer."""
         if memory is None or state.episodic is None:
@@ -221,7 +238,7 @@ class _Store:
         if state.recent is not None:
             taps, recent = timeline.previous(u, state.recent)
             seen = memory.smooth(u, taps)
-        written = memory.write(seen, h, timeline, state.episodic)
+        written = memory.write(seen, h, timeline, state.episodic, keep_all=keep_all)
         return cls(
             memory=memory,
             seen=seen,

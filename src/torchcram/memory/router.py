@@ -32,6 +32,8 @@ class RoutingPolicy:
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
+    keep_all: bool = False
+    """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
     """For everything random; None uses torch's own."""
     draws: Draws | None = None

@@ -10,56 +10,86 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 _STRETCH = 64
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-    states: Tensor = _DecayScan.apply(x, rate, gap, reset, initial)
+    states = scan(x, rate, gap, reset, initial)
     return states, states[:, -1].clone()  # a view would keep every state alive
 
 
-class _DecayScan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
-        states = torch.empty_like(x)
-        block = min(32, triton.next_power_of_2(width))
-        with torch.cuda.device(x.device) if x.is_cuda else torch.no_grad():
-            _forward[(triton.cdiv(width, block), batch)](
-                x, rate, gap, reset, initial, states, length, width, STRETCH=_STRETCH, BLOCK=block
-            )
-        ctx.save_for_backward(states, rate, gap, reset, initial)
-        return states
+# Operators of their own, which torch.compile takes as they are.
+@torch.library.custom_op("torchcram::decay_scan", mutates_args=())
+def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> Tensor:
+    """All states [B, N, D]."""
+    batch, length, width = x.shape
+    x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
+    states = torch.empty_like(x)
+    block = min(32, triton.next_power_of_2(width))
+    with torch.cuda.device(x.device) if x.is_cuda else torch.no_grad():
+        _forward[(triton.cdiv(width, block), batch)](
+            x, rate, gap, reset, initial, states, length, width, STRETCH=_STRETCH, BLOCK=block
+        )
+    return states
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        states, rate, gap, reset, initial = ctx.saved_tensors
-        batch, length, width = states.shape
-        grad = grad.contiguous()
-        grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
-        grad_rate = torch.empty(batch, width, dtype=torch.promote_types(rate.dtype, torch.float32), device=rate.device)
-        block = min(32, triton.next_power_of_2(width))
-        with torch.cuda.device(grad.device) if grad.is_cuda else torch.no_grad():
-            _backward[(triton.cdiv(width, block), batch)](
-                grad,
-                states,
-                rate,
-                gap,
-                reset,
-                initial,
-                grad_x,
-                grad_rate,
-                grad_initial,
-                length,
-                width,
-                STRETCH=_STRETCH,
-                BLOCK=block,
-            )
-        return grad_x, grad_rate.sum(0).to(rate.dtype), None, None, grad_initial
+
+@torch.library.custom_op("torchcram::decay_scan_backward", mutates_args=())
+def scan_backward(
+    grad: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x [B, N, D], of the rate for each row [B, D], and of the initial state [B, D]."""
+    batch, length, width = states.shape
+    grad, rate, gap, reset, initial = (y.contiguous() for y in (grad, rate, gap, reset, initial))
+    grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
+    grad_rate = torch.empty(batch, width, dtype=rate.dtype, device=rate.device)
+    block = min(32, triton.next_power_of_2(width))
+    with torch.cuda.device(grad.device) if grad.is_cuda else torch.no_grad():
+        _backward[(triton.cdiv(width, block), batch)](
+            grad,
+            states,
+            rate,
+            gap,
+            reset,
+            initial,
+            grad_x,
+            grad_rate,
+            grad_initial,
+            length,
+            width,
+            STRETCH=_STRETCH,
+            BLOCK=block,
+        )
+    return grad_x, grad_rate, grad_initial
+
+
+@scan.register_fake
+def _(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@scan_backward.register_fake
+def _(
+    grad: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.empty_like(grad, memory_format=torch.contiguous_format),
+        rate.new_empty(initial.shape),
+        torch.empty_like(initial, memory_format=torch.contiguous_format),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    _, rate, gap, reset, initial = inputs
+    ctx.save_for_backward(output, rate, gap, reset, initial)
+
+
+def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, grad_rate, grad_initial = scan_backward(grad, *ctx.saved_tensors)
+    return grad_x, grad_rate.sum(0), None, None, grad_initial
+
+
+scan.register_autograd(_gradient, setup_context=_remember)
 
 
 @triton.jit
