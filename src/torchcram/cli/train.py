@@ -14,18 +14,19 @@ import typer
 from rich.console import Console
 
 from torchcram import results
+from torchcram.cli.progress import Display
 from torchcram.cli.tables import show_row
 from torchcram.config import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.evaluate import evaluate
-from torchcram.training.loop import Progress, Trainer
+from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
 
 def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bool, device: str) -> None:
-    """Train, report a line an evaluation, save, and stop cleanly when told to."""
+    """Train, show progress, save, and stop cleanly when told to."""
     console = Console(highlight=False)
     stopping = _stop_on_signals(console)
     try:
@@ -40,9 +41,10 @@ def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bo
             trainer = Trainer(config, device, say=lambda text: console.print(f"[yellow]{text}"))
             if resume and not trainer.restore(folder.checkpoints):
                 raise ValueError(f"{out} has no checkpoint to resume from")
-            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
-                folder.record(progress.entry())
-                console.print(describe(progress, config.steps), soft_wrap=True)
+            with Display(console, trainer) as display:
+                for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
+                    folder.record(progress.entry())
+                    display.report(progress)
             if trainer.step < config.steps:
                 console.print(f"stopped at step {trainer.step}; go on with --resume")
             elif trainer.consolidator.released_at is None:
@@ -96,23 +98,6 @@ def configure(task: str, preset: str, changes: Sequence[str]) -> RunConfig:
     made = Srcd.variant(task, **settings)
     model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
     return RunConfig(task=task, settings=settings, model=model, preset=preset).override(others)
-
-
-def describe(progress: Progress, steps: int) -> str:
-    """One line of progress."""
-    found = progress.evaluation
-    m = found.metrics
-
-    def share(value: float | None) -> str:
-        return "  -  " if value is None else f"{value:6.2%}"
-
-    left = (steps - progress.step) * progress.step_seconds
-    return (
-        f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
-        f"accuracy novel {share(m['accuracy_novel'])} recurring {share(m['accuracy_recurring'])}  "
-        f"reads {share(found.ledger.reads)} (least {share(m['opt'])})  "
-        f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
-    )
 
 
 def _settings(changes: Sequence[str], allowed: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:

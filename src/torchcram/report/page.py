@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from torchcram import __version__
+from torchcram import results
 from torchcram.report import chart, charts, colours, sequence
 from torchcram.report.runs import Entry, Run, item, moments, number, typical
 from torchcram.report.words import (
@@ -59,13 +59,14 @@ def page(runs: Sequence[Run]) -> str:
     ]
     folder = files("torchcram.report")
     style = "\n".join([colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8")])
+    version = results.versions().get("torchcram", "")
     script = (folder / "page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}: torchcram report</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in body if part)
-        + f"\n<footer>Written by torchcram {escape(__version__)}.</footer>\n<script>\n{script}</script>\n"
+        + f"\n<footer>Written by torchcram {escape(version)}.</footer>\n<script>\n{script}</script>\n"
         + "</body>\n</html>\n"
     )
 
