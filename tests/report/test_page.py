@@ -59,6 +59,8 @@ def test_numbers_are_those_of_the_last_evaluation(tmp_path):
     assert "reads of novel 100 %" in seen
     assert "released_at 300" in seen
     assert "error is 1.23 × the least possible" in seen
+    assert "Novel tokens still read; dynamics, store and recurring tokens no longer do" in seen
+    assert "routing kept within the tolerance of 0.01 nats" in seen
     assert "consolidation.tolerance 0.01" in seen
     assert "warning" not in {attributes.get("class") for _, attributes in Tags(page(tmp_path / "run")).found}
 
@@ -87,7 +89,7 @@ def test_a_lower_share_is_drawn_lower_and_small_ones_stay_apart(tmp_path):
 
 def test_the_ratio_of_step_times_is_of_medians_of_phases(tmp_path):
     seen = words(page(write(tmp_path / "run")))
-    assert "A step took 200 ms while every position read and 100 ms once settled: 2 ×" in seen
+    assert "A step took 200 ms while every position read and 100 ms once settled, 2 × as fast" in seen
     assert "dense ÷ settled 2 ×" in seen
 
 

@@ -59,7 +59,7 @@ def page(runs: Sequence[Run]) -> str:
     ]
     folder = files("torchcram.report")
     style = "\n".join([colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8")])
-    version = results.versions().get("torchcram", "")
+    version = results.versions().get("torchcram", "(not installed)")
     script = (folder / "page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -144,11 +144,12 @@ def _released(runs: Sequence[Run]) -> str:
 def _reads(runs: Sequence[Run]) -> str:
     by_kind = [(kind, typical(runs, "kind_reads", kind, 0)) for kind in runs[0].kinds]
     still = [kind for kind, share in by_kind if share is not None and share >= 0.5]
-    stopped = [kind for kind, share in by_kind if share is not None and share < 0.05]
+    stopped = {kind: share for kind, share in by_kind if share is not None and share < 0.05}
     if all(run.released_at is None for run in runs):
         title = "Every position still reads"
     elif still and stopped:
-        title = f"What is {_and(still)} is still read; {_and(stopped)} no longer"
+        rest = "hardly" if max(stopped.values()) >= 0.0005 else "no longer"
+        title = f"{_and(still).capitalize()} tokens still read; {_and(list(stopped))} tokens {rest} do"
     else:
         title = "Who still reads"
     several = " Thin lines are runs, bold ones their median." if len(runs) > 1 else ""
@@ -187,11 +188,11 @@ def _small(runs: Sequence[Run]) -> str:
         parts.append((found, "Reads worth less to the task are given up.", charts.price(runs)))
     if gap is not None and any(run.released_at is not None for run in runs):
         if tolerance is None:
-            found = f"Routing costs {short(gap)} nats"
+            found = f"In the last checks routing cost {short(gap)} nats"
         elif gap <= tolerance:
-            found = f"Giving up reads cost no more than the tolerance of {short(tolerance)} nats"
+            found = f"In the last checks routing kept within the tolerance of {short(tolerance)} nats"
         else:
-            found = f"Routing costs {short(gap)} nats, more than the tolerance of {short(tolerance)}"
+            found = f"In the last checks routing cost {short(gap)} nats, more than the tolerance of {short(tolerance)}"
         parts.append((found, "Routed less dense loss, the least of the last three checks.", charts.excess(runs)))
     cells = "".join(
         f'<div><h3>{escape(title)}</h3><p class="note">{escape(note)}</p>{drawing}</div>'
@@ -328,7 +329,8 @@ def _table(runs: Sequence[Run]) -> str:
         rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
         return _section("Final numbers", "At the last evaluation.", f'<dl class="numbers">{rows}</dl>')
     columns = [column for column in columns if column[0] in _COMPARED]
-    head = "".join(f'<th class="number">{escape(name)}</th>' for name, _, _ in columns)
+    names = (escape(name).replace("_", "_<wbr>") for name, _, _ in columns)
+    head = "".join(f'<th class="number">{name}</th>' for name in names)
     rows = ""
     for run in runs:
         cells = "".join(f'<td class="number">{escape(_cell(name, get(run), form))}</td>' for name, get, form in columns)

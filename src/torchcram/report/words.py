@@ -80,7 +80,7 @@ class Speed:
         if self.ratio is not None:
             return (
                 f"A step took {milliseconds(self.dense)} while every position read and {milliseconds(self.settled)} "
-                f"once settled: {plain(self.ratio)}{SPACE}×"
+                f"once settled, {plain(self.ratio)}{SPACE}× as fast"
             )
         missing = [name for name, t in (("acquire", self.dense), ("settle", self.settled)) if t is None]
         return f"No ratio of step times: no evaluation in phase {' or '.join(missing)}"
