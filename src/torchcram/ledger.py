@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchcram import processes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
@@ -109,7 +111,7 @@ def count(
     writes: Sequence[Tensor],
     buffers: int,
 ) -> Ledger:
-    """Fill a ledger from what the layers of one call executed, with a single transfer from the device.
+    """Fill a ledger from what the layers of one call executed in all processes, with one transfer from the device.
 
     mask and position [B, N]; reads, audits and writes [B, N] bool and pairs [B], an entry a layer.
     """
@@ -120,7 +122,7 @@ def count(
         torch.where(mask, position + 1, 0).sum(),
         *(x.sum() for group in (reads, audits, pairs, writes) for x in group),
     ]
-    positions, reading, dense, *rest = torch.stack(counts).tolist()
+    positions, reading, dense, *rest = processes.total(torch.stack(counts)).tolist()
     by_layer = [tuple(rest[i * layers : (i + 1) * layers]) for i in range(4)]
     return Ledger(
         training=training,

@@ -105,3 +105,12 @@ def test_time_left_goes_by_the_pace_of_late():
 @pytest.mark.parametrize(("seconds", "text"), [(None, "–:––"), (5, "0:05"), (125, "2:05"), (3725.4, "1:02:05")])
 def test_durations_read_like_a_clock(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_quiet_console_shows_nothing():
+    out = Console(file=io.StringIO(), force_terminal=True, quiet=True)
+    run = trainer(steps=10)
+    with Display(out, run) as display:
+        for progress in run.run():
+            display.report(progress)
+    assert out.file.getvalue() == ""

@@ -12,7 +12,13 @@ WIDTH, LENGTH, BATCH = 8, 13, 3
 
 
 def layer(
-    *, slots: int | None = 5, convolution: int = 1, buffer: bool = True, training: bool = False, **router
+    *,
+    slots: int | None = 5,
+    convolution: int = 1,
+    buffer: bool = True,
+    rank: int = 3,
+    training: bool = False,
+    **router,
 ) -> Block:
     """A layer that has learned something, so that no part of it is silent."""
     torch.manual_seed(0)
@@ -20,10 +26,11 @@ def layer(
         block=BlockConfig(width=WIDTH),
         working=WorkingConfig(),
         episodic=EpisodicConfig(slots=slots, heads=2, convolution=convolution) if buffer else None,
-        semantic=SemanticConfig(rank=3),
+        semantic=SemanticConfig(rank=rank),
         router=RouterConfig(**{"sharpness": 1.0, "threshold": 0.5, **router}),
     ).double()
-    nn.init.normal_(block.semantic.up.weight)
+    if rank:
+        nn.init.normal_(block.semantic.up.weight)
     if buffer:
         nn.init.normal_(block.episodic.recency)
         if convolution > 1:
@@ -283,6 +290,20 @@ def test_a_layer_without_a_buffer_never_reads(quality, training):
         assert out.reading is None
         assert out.state.episodic is None
     assert set(out.losses) == ({"uncertainty"} if training else set())
+
+
+@pytest.mark.parametrize("quality", ["predicted", "exact"])
+def test_a_layer_without_semantic_memory_reads_or_does_not(quality):
+    block = layer(rank=0, training=True, quality=quality)
+    x, clock = sequence()
+    out = run(block, x, clock)
+    assert set(out.decision.actions.unique().tolist()) == {NONE, EPISODIC}
+    assert torch.equal(out.reads, out.decision.actions == EPISODIC)
+    assert set(out.losses) == {"uncertainty", "priority", "reads", "recall"}
+    assert out.losses["recall"] == 0
+    forced = torch.full(clock.mask.shape, SEMANTIC)
+    assert (run(block, x, clock, forced=forced).decision.actions == NONE).all()
+    assert not any("semantic" in name or "quality" in name for name, _ in block.named_parameters())
 
 
 @torch.no_grad()

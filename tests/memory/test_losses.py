@@ -9,7 +9,7 @@ from torch import Tensor
 from torchcram.config import RouterConfig
 from torchcram.memory import QualityEstimator
 from torchcram.memory.episodic import Reading, Written
-from torchcram.memory.losses import best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.router import Decision
 from torchcram.ops import Events, Rows
 
@@ -38,6 +38,10 @@ def estimator() -> QualityEstimator:
     return quality
 
 
+def counts(found: Reading | None = None, events: Written | None = None, mask: Tensor | None = None) -> Counts:
+    return Counts.of(torch.ones(1, 1, dtype=torch.bool) if mask is None else mask, found, events)
+
+
 def cross_entropy(logit: float, target: float) -> float:
     p = 1 / (1 + math.exp(-logit))
     return -target * math.log(p) - (1 - target) * math.log(1 - p)
@@ -49,11 +53,11 @@ def test_losses_are_means_over_the_reads_computed():
     found = reading([1, 3, 0], [True, True, False], [[0.0, 0.0], [0.0, 5.0], [7.0, 7.0]])
     exact = torch.tensor([[0.25, 0.75, 0.5]])
     estimate = torch.tensor([[3.0, 0.4, 3.0, -0.2]], requires_grad=True)
-    losses = consolidation_losses(recalled, found, exact, estimate, estimator())
+    losses = consolidation_losses(recalled, found, exact, estimate, estimator(), counts(found))
     assert losses["consolidation"].item() == pytest.approx((1 + 9) / 2 / 8)
     expected = (cross_entropy(0.4, 0.25) + cross_entropy(-0.2, 0.75)) / 2
     assert losses["quality"].item() == pytest.approx(expected, rel=1e-5)
-    assert "quality" not in consolidation_losses(recalled, found, exact, None, estimator())
+    assert "quality" not in consolidation_losses(recalled, found, exact, None, estimator(), counts(found))
 
     (losses["consolidation"] + losses["quality"]).backward()
     assert found.value.grad is None, "reads are taught from, never taught"
@@ -69,7 +73,7 @@ def test_no_reads_cost_nothing():
         torch.zeros(1, 3),
         torch.zeros(1),
     )
-    losses = consolidation_losses(recalled, nothing, torch.zeros(1, 0), estimate, estimator())
+    losses = consolidation_losses(recalled, nothing, torch.zeros(1, 0), estimate, estimator(), counts(nothing))
     assert [x.item() for x in losses.values()] == [0.0, 0.0]
     sum(losses.values()).backward()
     assert (estimate.grad == 0).all()
@@ -85,7 +89,7 @@ def written(priority: list[float], slot: list[int]) -> tuple[Written, Tensor]:
 def test_priorities_predict_the_attention_received():
     """One held event, then three new ones: one with much attention (cut at 1), one with little, one kept out."""
     events, priority = written([5.0, 0.3, -0.7, 2.0], [0, 1, -1])
-    loss = priority_loss(events, reading([], [], [], mass=[8.0, 3.5, 0.25, 0.0]))
+    loss = priority_loss(events, reading([], [], [], mass=[8.0, 3.5, 0.25, 0.0]), counts(events=events))
     assert loss.item() == pytest.approx((cross_entropy(0.3, 1.0) + cross_entropy(-0.7, 0.25)) / 2, rel=1e-5)
     loss.backward()
     assert priority.grad[0].ne(0).tolist() == [False, True, True, False]
@@ -94,19 +98,20 @@ def test_priorities_predict_the_attention_received():
 
 def test_no_writes_cost_nothing():
     events, _ = written([1.0, 2.0], [-1, -1])
-    assert priority_loss(events, reading([], [], [], mass=[1.0, 1.0])).item() == 0
+    assert priority_loss(events, reading([], [], [], mass=[1.0, 1.0]), counts(events=events)).item() == 0
 
 
 def test_routing_terms_average_over_real_tokens():
     pi = [[0.2, 0.5, 0.3], [0.1, 0.1, 0.8], [0.0, 1.0, 0.0]]
     choice = decision(pi)
     mask = torch.tensor([[True, True, False]])
-    losses = routing_losses(choice, torch.tensor([[0.5, 0.9, 1.0]]), mask)
+    losses = routing_losses(choice, torch.tensor([[0.5, 0.9, 1.0]]), mask, counts(mask=mask))
     assert losses["reads"].item() == pytest.approx((0.5 + 0.1) / 2)
     assert losses["recall"].item() == pytest.approx(-(0.3 * 0.5 + 0.8 * 0.9) / 2)
     (losses["reads"] + losses["recall"]).backward()
     assert (choice.probabilities.grad[0, 2] == 0).all()
-    padded = routing_losses(choice, torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool))
+    nothing = torch.zeros_like(mask)
+    padded = routing_losses(choice, torch.ones(1, 3), nothing, counts(mask=nothing))
     assert [x.item() for x in padded.values()] == [0.0, 0.0]
 
 

@@ -12,22 +12,22 @@ import pytest
 import torch
 
 from tests.training.test_loop import trainer
-from torchcram.training import checkpoint
-from torchcram.training.checkpoint import Checkpoint, load, load_latest, save
+from torchcram.training import checkpoint, state
+from torchcram.training.checkpoint import Checkpoint, newest, save, verified
+
+
+def trained(size: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A model and its optimizer after a step that one parameter had no part in."""
+    model = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.Linear(size, size))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, size)).sum().backward()
+    model[0].bias.grad = None
+    optimizer.step()
+    return model, optimizer
 
 
 def some(step: int, size: int = 4) -> Checkpoint:
-    model = torch.nn.Linear(size, size)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, size)).sum().backward()
-    optimizer.step()
-    return Checkpoint(
-        step=step,
-        model=model.state_dict(),
-        optimizer=optimizer.state_dict(),
-        random=checkpoint.random_state(),
-        extra={"note": step},
-    )
+    return Checkpoint(step=step, tensors=state.tensors(*trained(size)), extra={"note": step})
 
 
 def refuse(text: str) -> None:
@@ -35,30 +35,40 @@ def refuse(text: str) -> None:
 
 
 def test_round_trip(tmp_path):
-    given = some(7)
-    found = load(save(tmp_path, given))
+    (model, optimizer), (other, other_optimizer) = trained(), trained()
+    found = verified(save(tmp_path, Checkpoint(step=7, tensors=state.tensors(model, optimizer), extra={"note": 7})))
     assert (found.step, found.extra) == (7, {"note": 7})
-    for name, value in given.model.items():
-        assert torch.equal(found.model[name], value)
-    assert found.optimizer["param_groups"] == given.optimizer["param_groups"]
-    for index, entry in given.optimizer["state"].items():
-        for key, value in entry.items():
-            assert torch.equal(found.optimizer["state"][index][key], value)
-    assert torch.equal(found.random["cpu"], given.random["cpu"])
+    state.restore(other, other_optimizer, found)
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+    mine, theirs = optimizer.state_dict(), other_optimizer.state_dict()
+    assert mine["param_groups"] == theirs["param_groups"]
+    assert mine["state"].keys() == theirs["state"].keys() == {0, 2, 3}
+    for index, entry in mine["state"].items():
+        assert all(torch.equal(theirs["state"][index][key], value) for key, value in entry.items())
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    found = verified(save(tmp_path, some(1)))
+    with pytest.raises(ValueError, match=r"another model: 0.bias is \(4,\), expected \(5,\)"):
+        state.restore(*trained(5), found)
+    deeper = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    with pytest.raises(ValueError, match=r"another model: 2.bias is not there, expected \(4,\)"):
+        state.restore(deeper, torch.optim.AdamW(deeper.parameters()), found)
 
 
 def test_the_last_ones_are_kept(tmp_path):
     for step in (1, 2, 3, 10, 200):
         save(tmp_path, some(step), keep=2)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000010", "step-00000200"]
-    assert load_latest(tmp_path, refuse).step == 200
+    assert newest(tmp_path, refuse).step == 200
 
 
 def test_no_checkpoint_is_none(tmp_path):
-    assert load_latest(tmp_path, refuse) is None
+    assert newest(tmp_path, refuse) is None
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "random.safetensors", "manifest.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
 @pytest.mark.parametrize("damage", ["cut short", "bit flipped", "gone"])
 def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_path):
     save(tmp_path, some(1))
@@ -72,7 +82,7 @@ def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_pat
         data[len(data) // 2 if name != "manifest.json" else 2] ^= 4
         path.write_bytes(data)
     said = []
-    assert load_latest(tmp_path, said.append).step == 1
+    assert newest(tmp_path, said.append).step == 1
     assert len(said) == 1
     assert "step-00000002 is" in said[0]
     assert "the checkpoint before is used instead" in said[0]
@@ -80,9 +90,9 @@ def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_pat
 
 def test_a_newer_format_is_refused(tmp_path):
     manifest = save(tmp_path, some(1)) / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 2}))
-    with pytest.raises(ValueError, match="has format version 2, this torchcram reads 1"):
-        load(manifest.parent)
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 3}))
+    with pytest.raises(ValueError, match="has format version 3, this torchcram reads 2"):
+        verified(manifest.parent)
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(tmp_path, monkeypatch):
@@ -95,7 +105,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, some(2))
     monkeypatch.undo()
-    assert load_latest(tmp_path, refuse).step == 1
+    assert newest(tmp_path, refuse).step == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
@@ -130,17 +140,17 @@ def kill_while_saving(folder, delay):
 @pytest.mark.parametrize("attempt", range(5))
 def test_kill_at_any_moment_leaves_a_whole_checkpoint(attempt, tmp_path):
     kill_while_saving(tmp_path, delay=0.05 + 0.037 * attempt)
-    found = load_latest(tmp_path, refuse)
+    found = newest(tmp_path, refuse)
     assert found.step >= 1
     save(tmp_path, some(found.step + 1))
-    assert load_latest(tmp_path, refuse).step == found.step + 1
+    assert newest(tmp_path, refuse).step == found.step + 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(50))
 def test_kill_at_fifty_moments(attempt, tmp_path):
     kill_while_saving(tmp_path, delay=0.01 + 0.0113 * attempt)
-    assert load_latest(tmp_path, refuse).step >= 1
+    assert newest(tmp_path, refuse).step >= 1
 
 
 def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path):

@@ -55,11 +55,14 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    parallel: Annotated[
+        str, typer.Option(help="With torchrun: ddp (each process holds the model) or fsdp (it is sharded).")
+    ] = "ddp",
 ) -> None:
     """Train a model on a task: learn to read, then not to."""
     from torchcram.cli.train import run
 
-    run(task, out, preset=preset, changes=set_ or [], resume=resume, device=device)
+    run(task, out, preset=preset, changes=set_ or [], resume=resume, device=device, parallel=parallel)
 
 
 @app.command()

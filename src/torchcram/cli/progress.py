@@ -29,7 +29,7 @@ class Display:
         self.last: Progress | None = None
         self._marks = deque([(time.perf_counter(), trainer.step)], maxlen=4)
         self._live: Live | None = None
-        if console.is_terminal and not console.is_dumb_terminal:
+        if console.is_terminal and not console.is_dumb_terminal and not console.quiet:
             self._live = Live(get_renderable=self.render, console=console, refresh_per_second=4)
 
     def __enter__(self) -> Self:

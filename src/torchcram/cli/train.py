@@ -6,6 +6,7 @@ import json as json_text
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,30 +21,38 @@ from torchcram.config import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
+from torchcram.training.distributed import PeerError, launched
 from torchcram.training.evaluate import evaluate
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
 
-def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bool, device: str) -> None:
-    """Train, show progress, save, and stop cleanly when told to."""
-    console = Console(highlight=False)
-    stopping = _stop_on_signals(console)
+def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bool, device: str, parallel: str) -> None:
+    """Train, show progress, save, and stop cleanly when told to; with torchrun, all processes as one."""
+    folder = RunFolder(out)
     try:
-        with RunFolder(out) as folder:
-            if resume:
-                if changes:
-                    raise ValueError("a resumed run keeps its settings; --set is for new ones")
-                config = folder.config
-            else:
-                config = configure(task, preset, changes)
-                folder.begin(config)
-            trainer = Trainer(config, device, say=lambda text: console.print(f"[yellow]{text}"))
-            if resume and not trainer.restore(folder.checkpoints):
-                raise ValueError(f"{out} has no checkpoint to resume from")
+        with launched(device, parallel) as world, ExitStack() as lock:
+            console = Console(highlight=False, quiet=not world.first)
+            stopping = _stop_on_signals(console)
+            with world.together():
+                if world.first:
+                    lock.enter_context(folder)
+                    if resume and changes:
+                        raise ValueError("a resumed run keeps its settings; --set is for new ones")
+                    config = folder.config if resume else configure(task, preset, changes)
+                    world.check(config)
+                    if not resume:
+                        folder.begin(config)
+            config = folder.config
+            trainer = Trainer(config, say=lambda text: console.print(f"[yellow]{text}"), world=world)
+            restored = resume and trainer.restore(folder.checkpoints)
+            with world.together():
+                if resume and not restored:
+                    raise ValueError(f"{out} has no checkpoint to resume from")
             with Display(console, trainer) as display:
                 for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
-                    folder.record(progress.entry())
+                    if world.first:
+                        folder.record(progress.entry())
                     display.report(progress)
             if trainer.step < config.steps:
                 console.print(f"stopped at step {trainer.step}; go on with --resume")
@@ -136,5 +145,6 @@ def _stop_on_signals(console: Console) -> list[int]:
 
 
 def _fail(error: ValueError) -> Any:
-    print(f"torchcram: {error}", file=sys.stderr)
+    if not isinstance(error, PeerError):  # that process tells
+        print(f"torchcram: {error}", file=sys.stderr)
     raise typer.Exit(1) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -9,14 +10,14 @@ from torch import Tensor, nn
 
 from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written
-from torchcram.memory.losses import best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
 from torchcram.memory.state import BlockState, EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import compact, gather_rows, previous, scatter_rows
+from torchcram.ops import compact, gather_rows, scatter_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,28 +60,27 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         width = block.width
-        self.exact = router.quality == "exact" and episodic is not None
         self.norm_memory = nn.RMSNorm(width)
         self.working = WorkingMemory(width, working)
-        self.predictor = nn.Sequential(
-            nn.Linear(width, semantic.rank, bias=False), nn.Linear(semantic.rank, width, bias=False)
-        )
+        rank = semantic.rank or router.hidden
+        self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
         self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
-        self.semantic = SemanticMemory(width, semantic)
-        self.quality = QualityEstimator(width, semantic.rank, router)
-        self.router = Router(width, router)
+        self.semantic = SemanticMemory(width, semantic) if semantic.rank else None
+        self.quality = QualityEstimator(width, semantic.rank, router) if semantic.rank else None
+        self.exact = router.quality == "exact" and self.episodic is not None and self.semantic is not None
+        self.router = Router(width, router if semantic.rank else dataclasses.replace(router, sharpness=0.0))
         self.norm_feed = nn.RMSNorm(width)
         self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
 
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
-        like = self.working.outward.weight
+        like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
         width = like.shape[0]
         taps = self.episodic.config.convolution if self.episodic is not None else 1
         return BlockState(
-            working=like.new_zeros(batch, width),
-            prediction=like.new_zeros(batch, 1, width),
-            recent=like.new_zeros(batch, taps - 1, width) if taps > 1 else None,
+            working=torch.zeros(batch, width, dtype=like.dtype, device=like.device),
+            prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
+            recent=torch.zeros(batch, taps - 1, width, dtype=like.dtype, device=like.device) if taps > 1 else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
         )
 
@@ -92,9 +92,13 @@ class Block(nn.Module):
         policy: RoutingPolicy | None = None,
         *,
         forced: Tensor | None = None,
+        noise: Tensor | None = None,
         keep_state: bool = True,
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions.
+
+        noise [B, N, 5]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
+        are not given one would all sample alike.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
@@ -108,15 +112,17 @@ class Block(nn.Module):
                 f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
             )
         state = self.initial_state(x.shape[0]) if state is None else state
-        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)  # whatever stands at padding, even NaN, must not matter
+        x = timeline.clean(x)
         u = self.norm_memory(x)
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
-        recalled = self.semantic(u)
+        recalled = self.semantic(u) if self.semantic is not None else None
         store = _Store.open(self.episodic, u, h, timeline, state)
 
         reading, estimate = None, None
-        if self.exact and store is not None:
+        if self.quality is None or recalled is None:
+            quality = torch.zeros_like(surprise)
+        elif self.exact and store is not None:
             reading = store.read(timeline.mask)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(exact, reading.rows, x.shape[1])
@@ -125,7 +131,10 @@ class Block(nn.Module):
             quality = torch.sigmoid(estimate.detach())
         norm = h.detach().square().mean(-1).sqrt()
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
-        decision = self.router.decide(logits, timeline.mask, policy, forced, store is not None)
+        if noise is None:
+            (noise,) = policy.noise(*timeline.mask.shape)
+        able = (True, store is not None, recalled is not None)
+        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
@@ -133,7 +142,9 @@ class Block(nn.Module):
         elif store is not None:
             reading = store.read(reads | audits)
 
-        x = x + context + weights[..., SEMANTIC, None] * recalled
+        x = x + context
+        if recalled is not None:
+            x = x + weights[..., SEMANTIC, None] * recalled
         if reading is not None:
             share = weights[..., EPISODIC]
             if policy.audit > 0:
@@ -142,20 +153,24 @@ class Block(nn.Module):
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
         x = x + self.feed(self.norm_feed(x))
-        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)
+        x = timeline.clean(x)
 
         losses = {}
         if self.training:
             mask = timeline.mask
-            losses["uncertainty"] = surprise.masked_fill(~mask, 0).sum() / mask.sum().clamp_min(1)
+            counts = Counts.of(mask, reading, store.written if store is not None else None)
+            losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
-                self.quality.observe(reading.value, reading.rows.valid)
-                # Consolidation shapes semantic memory alone, not the tokens it recalls from.
-                recall = self.semantic(gather_rows(u, reading.rows).detach())
-                exact = self.quality.exact(recall, reading.value)
-                losses |= consolidation_losses(recall, reading, exact, estimate, self.quality)
-                losses["priority"] = priority_loss(store.written, reading)
-                losses |= routing_losses(decision, best_quality(quality, exact, reading), mask)
+                known = quality
+                if self.semantic is not None and self.quality is not None:
+                    self.quality.observe(reading.value, reading.rows.valid)
+                    # Consolidation shapes semantic memory alone, not the tokens it recalls from.
+                    recall = self.semantic(gather_rows(u, reading.rows).detach())
+                    exact = self.quality.exact(recall, reading.value)
+                    losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
+                    known = best_quality(quality, exact, reading)
+                losses["priority"] = priority_loss(store.written, reading, counts)
+                losses |= routing_losses(decision, known, mask, counts)
         new_state = None
         if keep_state:
             new_state = BlockState(
@@ -179,7 +194,7 @@ class Block(nn.Module):
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
         prediction = self.predictor(h.detach())
-        expected, carried = previous(prediction, carried, timeline.mask, timeline.position)
+        expected, carried = timeline.previous(prediction, carried)
         return (u.detach() - expected.squeeze(2)).square().mean(-1), carried
 
 
@@ -204,7 +219,7 @@ class _Store:
             return None
         seen, recent = u, None
         if state.recent is not None:
-            taps, recent = previous(u, state.recent, timeline.mask, timeline.position)
+            taps, recent = timeline.previous(u, state.recent)
             seen = memory.smooth(u, taps)
         written = memory.write(seen, h, timeline, state.episodic)
         return cls(

@@ -138,15 +138,19 @@ class EpisodicMemory(nn.Module):
 
     def empty(self, batch: int) -> EpisodicState:
         """A buffer with no slots yet."""
-        like = self.query.weight
-        heads = self.config.heads
+        like, heads = self.query.weight, self.config.heads
+
+        def none(*shape: int, dtype: torch.dtype) -> Tensor:
+            # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
+            return torch.zeros(batch, 0, *shape, dtype=dtype, device=like.device)
+
         return EpisodicState(
-            key=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
-            value=like.new_zeros(batch, 0, heads, like.shape[0] // heads),
-            priority=like.new_zeros(batch, 0),
-            time=like.new_zeros(batch, 0, dtype=torch.float64),
-            position=like.new_zeros(batch, 0, dtype=torch.int64),
-            mass=like.new_zeros(batch, 0),
+            key=none(heads, like.shape[0] // heads, dtype=like.dtype),
+            value=none(heads, like.shape[0] // heads, dtype=like.dtype),
+            priority=none(dtype=like.dtype),
+            time=none(dtype=torch.float64),
+            position=none(dtype=torch.int64),
+            mass=none(dtype=like.dtype),
         )
 
     def _heads(self, x: Tensor) -> Tensor:

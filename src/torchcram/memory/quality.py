@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from torchcram import processes
 from torchcram.config import RouterConfig
 
 
@@ -48,9 +49,8 @@ class QualityEstimator(nn.Module):
     def observe(self, read: Tensor, valid: Tensor) -> None:
         """Let the reads [B, R, D] that are valid [B, R] move the running means."""
         read = _wide(read).masked_fill(~valid.unsqueeze(-1), 0)
-        count = valid.sum()
-        mean = read.sum((0, 1)) / count.clamp_min(1)
-        square = read.square().sum() / count.clamp_min(1)
+        count, mean, square = processes.totals(valid.sum(), read.sum((0, 1)), read.square().sum())
+        mean, square = mean / count.clamp_min(1), square / count.clamp_min(1)
         # The first calls weigh alike, later ones by the momentum.
         # A call whose reads are not finite, or that has none, leaves no trace: NaN would never go away again.
         counts = (count > 0) & square.isfinite()

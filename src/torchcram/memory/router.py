@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
+from torchcram.draws import Draws
 from torchcram.ops import gumbel, route
 
 NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
+
+_STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
+_CHOICE, _AUDIT, _SKIP, _NUMBERS = slice(3), 3, 4, 5  # the random numbers of a token in a layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,10 @@ class RoutingPolicy:
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
     generator: torch.Generator | None = None
-    """For the Gumbel noise and the audits; None uses torch's own."""
+    """For everything random; None uses torch's own."""
+    draws: Draws | None = None
+    """Random numbers by counting instead: the same for these rows in whatever process, on whatever device. A sequence
+    fed in parts needs another `step` for each."""
     actions: Tensor | None = None
     """[B, N, L] int: use these actions instead of choosing; they win over `reads`."""
 
@@ -42,6 +49,37 @@ class RoutingPolicy:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
         if not 0 <= self.audit <= 1:
             raise ValueError(f"audit = {self.audit!r} is not possible; allowed: a share from 0 to 1")
+
+    def noise(self, batch: int, length: int, layers: int = 1) -> tuple[Tensor | None, ...]:
+        """Uniform numbers [B, N, 5] for each layer, made in one go, since many small draws keep a GPU waiting.
+
+        None for each without `draws`.
+        """
+        if self.draws is None:
+            return (None,) * layers
+        if len(self.draws.rows) != batch:
+            raise ValueError(f"policy.draws is for {len(self.draws.rows)} sequences, the input has {batch}")
+        numbers = self.draws.uniform(_STREAM, layers * length * _NUMBERS)
+        return numbers.view(batch, layers, length, _NUMBERS).unbind(1)
+
+    def skips(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """Which tokens [B, N] do not read under `dense`; noise as `noise` returns it."""
+        return self._uniform(mask, noise, _SKIP) < self.skip
+
+    def audits(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """Which tokens [B, N] to audit if they do not read."""
+        return self._uniform(mask, noise, _AUDIT) < self.audit
+
+    def gumbel(self, logits: Tensor, noise: Tensor | None) -> Tensor:
+        """Gumbel noise of the shape of the logits [B, N, 3]."""
+        if noise is None:
+            return gumbel(logits, self.generator)
+        return -(-noise[..., _CHOICE].log()).log().to(logits.dtype)  # finite: float64 keeps them off 0 and 1
+
+    def _uniform(self, mask: Tensor, noise: Tensor | None, number: int) -> Tensor:
+        if noise is None:
+            return torch.rand(mask.shape, generator=self.generator, device=mask.device)
+        return noise[..., number]
 
 
 class Decision(NamedTuple):
@@ -64,6 +102,7 @@ class Router(nn.Module):
     """
 
     direction: Tensor
+    number: Tensor
 
     def __init__(self, width: int, config: RouterConfig) -> None:
         super().__init__()
@@ -73,8 +112,10 @@ class Router(nn.Module):
         # softplus keeps κ ≥ 0; the number kept is its inverse.
         sharpness = torch.tensor(config.sharpness)
         raw = sharpness + torch.log(-torch.expm1(-sharpness)) if config.sharpness else torch.tensor(0.0)
-        self.sharpness = nn.Parameter(raw, requires_grad=config.sharpness > 0)
+        # One number in a row: FSDP2 shards along the first dimension, so it wants one.
+        self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
+        self.register_buffer("number", torch.arange(3), persistent=False)
 
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
@@ -87,27 +128,38 @@ class Router(nn.Module):
         return logits
 
     def decide(
-        self, logits: Tensor, mask: Tensor, policy: RoutingPolicy, forced: Tensor | None, can_read: bool
+        self,
+        logits: Tensor,
+        mask: Tensor,
+        policy: RoutingPolicy,
+        forced: Tensor | None,
+        able: tuple[bool, bool, bool],
+        noise: Tensor | None = None,
     ) -> Decision:
-        """Turn logits into actions. `forced` [B, N] overrides the choice; without a buffer there is no read."""
+        """Turn logits into actions. `forced` [B, N] overrides the choice; `able`: which actions the layer has.
+
+        noise [B, N, 5]: this layer's part of `policy.noise`, if the policy counts its random numbers.
+        """
+        can_read = able[EPISODIC]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
-        if not can_read or policy.reads == "off":
-            logits = logits.masked_fill(self.direction < 0, -torch.inf)
+        barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and policy.reads == "off")]
+        for action in barred:
+            logits = logits.masked_fill(self.number == action, -torch.inf)
         probabilities = torch.softmax(logits, dim=-1)
-        noise = gumbel(logits, policy.generator) if self.training else torch.zeros_like(logits)
-        actions, weights = route(logits, noise, policy.temperature)
+        perturbation = policy.gumbel(logits, noise) if self.training else torch.zeros_like(logits)
+        actions, weights = route(logits, perturbation, policy.temperature)
         if forced is None and policy.reads == "dense" and can_read:
             forced = torch.full_like(actions, EPISODIC)
             if policy.skip > 0:
-                draw = torch.rand(actions.shape, generator=policy.generator, device=actions.device)
-                forced = torch.where(draw < policy.skip, NONE, forced)
+                forced = torch.where(policy.skips(mask, noise), NONE, forced)
         if forced is not None:
-            actions = forced.long() if can_read else torch.where(forced == EPISODIC, NONE, forced).long()
+            actions = forced.long()
+            for action in (a for a, has in enumerate(able) if not has):
+                actions = torch.where(actions == action, NONE, actions)
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC
         audited = torch.zeros_like(reads)
         if policy.audit > 0 and can_read:
-            draw = torch.rand(reads.shape, generator=policy.generator, device=reads.device)
-            audited = (draw < policy.audit) & mask & ~reads
+            audited = policy.audits(mask, noise) & mask & ~reads
         return Decision(actions, weights, probabilities, audited)

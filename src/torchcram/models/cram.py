@@ -143,12 +143,15 @@ class Cram(nn.Module):
         )
         x = self.encoder(batch)
         layers = []
-        dense = _dense_actions(policy, timeline)
+        noise = policy.noise(rows, length, self.config.layers)
+        dense = _dense_actions(policy, timeline, noise[0])
         for number, (block, memory) in enumerate(zip(self.blocks, state.layers, strict=True)):
             forced = dense if number in self.config.episodic_layers else None
             if policy.actions is not None:
                 forced = policy.actions[..., number]
-            layer: BlockOutput = block(x, timeline, memory, policy, forced=forced, keep_state=keep_state)
+            layer: BlockOutput = block(
+                x, timeline, memory, policy, forced=forced, noise=noise[number], keep_state=keep_state
+            )
             x = layer.x
             layers.append(layer)
         predictions, pooled = self.heads(self.norm(x), timeline, state.pooled)
@@ -174,9 +177,11 @@ class Cram(nn.Module):
         like = self.norm.weight
         return CramState(
             fingerprint=self.config.fingerprint,
-            position=like.new_zeros(batch, dtype=torch.int64),
-            time=like.new_zeros(batch, dtype=torch.float64),
-            pooled=like.new_zeros(batch, like.shape[0]) if self.heads.pools else None,
+            position=torch.zeros(batch, dtype=torch.int64, device=like.device),
+            time=torch.zeros(batch, dtype=torch.float64, device=like.device),
+            pooled=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device)
+            if self.heads.pools
+            else None,
             layers=tuple(block.initial_state(batch) for block in self.blocks),  # type: ignore[operator]
         )
 
@@ -260,9 +265,8 @@ class Cram(nn.Module):
                 raise ValueError(f"policy.actions has reads in layer {layer}, which owns no buffer")
 
 
-def _dense_actions(policy: RoutingPolicy, timeline: Timeline) -> Tensor | None:
+def _dense_actions(policy: RoutingPolicy, timeline: Timeline, noise: Tensor | None) -> Tensor | None:
     """What tokens do under `dense` with `skip` [B, N]: one that skips does so in every layer, or it hardly would."""
     if policy.reads != "dense" or policy.skip == 0:
         return None
-    draw = torch.rand(timeline.mask.shape, generator=policy.generator, device=timeline.mask.device)
-    return torch.where(draw < policy.skip, NONE, EPISODIC)
+    return torch.where(policy.skips(timeline.mask, noise), NONE, EPISODIC)

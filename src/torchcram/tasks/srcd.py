@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torchcram.config import InputConfig, OutputConfig, TokenField
+from torchcram.draws import Draws
 from torchcram.ops import decay_scan
 from torchcram.strict import StrictConfig, check_integer, check_number, reject
-from torchcram.tasks.hashing import Draws
 from torchcram.tasks.task import Examples
 
 DYNAMICS, STORE, RECURRING, NOVEL = range(4)

@@ -1,8 +1,12 @@
 """Checkpoints that survive anything: safetensors and JSON, written aside, flushed, then renamed into place.
 
-A checkpoint is a folder `step-00000100` with `model.safetensors`, `optimizer.safetensors`, `random.safetensors` and,
-written last, `manifest.json` with a format version and the checksum of each file. Whatever stops a save, at any moment,
-leaves the checkpoints before it as they were; a damaged one is recognised by its checksums and the one before is used.
+A checkpoint is a folder `step-00000100` of safetensors files and, written last, `manifest.json` with a format version
+and the checksum of each file. Whatever stops a save, at any moment, leaves the checkpoints before it as they were; a
+damaged one is recognised by its checksums and the one before is used.
+
+One process writes `model.safetensors` and `optimizer.safetensors`; of several each writes a file with its own part
+(torch.distributed.checkpoint). Tensors go by name and are read by torch.distributed.checkpoint in either case, so any
+number of processes can go on from what any other number has written.
 """
 
 from __future__ import annotations
@@ -11,19 +15,22 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-VERSION = 1
+from torchcram.training.distributed import World
+
+VERSION = 2
 _MANIFEST = "manifest.json"
 _PREFIX = "step-"
+_ALONE = World(device=torch.device("cpu"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,63 +38,102 @@ class Checkpoint:
     """Everything a run needs to go on as if it had never stopped."""
 
     step: int
-    model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    """As `torch.optim.Optimizer.state_dict` gives it."""
-    random: dict[str, Tensor]
-    """State of the random number generators, by device."""
+    tensors: Mapping[str, Tensor]
+    """By name, `model.…` and `optimizer.…`; with several processes they may be sharded."""
     extra: dict[str, Any]
     """JSON-ready data: the consolidator, the learning-rate scale."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
-    """Write a checkpoint and remove all but the last `keep`. Returns its folder."""
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint that was found whole, not read yet."""
+
+    path: Path
+    step: int
+    extra: dict[str, Any]
+    world: World = _ALONE
+
+    def layout(self) -> dict[str, torch.Size]:
+        """Name and shape of each tensor."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+        found = HuggingFaceStorageReader(str(self.path)).read_metadata().state_dict_metadata
+        return {name: x.size for name, x in found.items() if isinstance(x, TensorStorageMetadata)}
+
+    def read(self, into: Mapping[str, Tensor]) -> None:
+        """Fill tensors by name, each process its own part of those that are sharded."""
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        reader = HuggingFaceStorageReader(str(self.path))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+            load(dict(into), storage_reader=reader, no_dist=self.world.size == 1)
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _ALONE) -> Path:
+    """Write a checkpoint, all processes together, and remove all but the last `keep`. Returns its folder."""
     target = folder / f"{_PREFIX}{checkpoint.step:08d}"
     temporary = folder / f".{target.name}.partial"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    moments, groups = _flatten(checkpoint.optimizer)
-    parts = {"model": checkpoint.model, "optimizer": moments, "random": checkpoint.random}
     try:
-        for name, tensors in parts.items():
-            path = temporary / f"{name}.safetensors"
-            save_file({key: value.detach().contiguous().cpu() for key, value in tensors.items()}, path)
-            _flush(path)
-        manifest = {
-            "format": "torchcram-checkpoint",
-            "format_version": VERSION,
-            "step": checkpoint.step,
-            "groups": groups,
-            "extra": checkpoint.extra,
-            "checksums": {f"{name}.safetensors": _checksum(temporary / f"{name}.safetensors") for name in parts},
-        }
-        (temporary / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-        _flush(temporary / _MANIFEST)
-        _flush(temporary)
-        if target.exists():  # the same step again, after a resume: identical, but the new one is known to be whole
-            shutil.rmtree(target)
-        os.replace(temporary, target)
-        _flush(folder)
+        with world.together():
+            if world.first:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+        _write(temporary, checkpoint.tensors, world)
+        with world.together():
+            if world.first:
+                _seal(temporary, checkpoint)
+                if (
+                    target.exists()
+                ):  # the same step again, after a resume: as good, but the new one is known to be whole
+                    shutil.rmtree(target)
+                os.replace(temporary, target)
+                _flush(folder)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if world.first:
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _found(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    if world.first:
+        for old in _found(folder)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
     return target
 
 
-def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None if there is none; `warn` is told of each that is not."""
-    for path in reversed(_found(folder)):
+def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> Saved | None:
+    """The newest checkpoint that is whole, or None if there is none; `warn` is told of each that is not.
+
+    The first process looks, and all take what it finds.
+    """
+    found = None
+    with world.together():
+        for path in reversed(_found(folder)) if world.first else ():
+            try:
+                found = verified(path, world)
+                break
+            except ValueError as error:
+                warn(f"{error}; the checkpoint before is used instead")
+    step = world.from_first(found.step if found is not None else -1)
+    if step < 0 or found is not None:
+        return found
+    return _described(folder / f"{_PREFIX}{step:08d}", world)[0]
+
+
+def verified(path: Path, world: World = _ALONE) -> Saved:
+    """One checkpoint; anything wrong with its files is a `ValueError` that says what."""
+    found, checksums = _described(path, world)
+    for name, expected in checksums.items():
         try:
-            return load(path)
-        except ValueError as error:
-            warn(f"{error}; the checkpoint before is used instead")
-    return None
+            if _checksum(path / name) != expected:
+                raise ValueError(f"{path.name} is damaged: {name} is not what was written")
+        except OSError as error:
+            raise ValueError(f"{path.name} is damaged: {error}") from error
+    return found
 
 
-def load(path: Path) -> Checkpoint:
-    """Read one checkpoint; anything wrong with it is a `ValueError` that says what."""
+def _described(path: Path, world: World) -> tuple[Saved, dict[str, str]]:
+    """What the manifest says: the checkpoint, and the checksum of each file."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -98,56 +144,42 @@ def load(path: Path) -> Checkpoint:
         raise ValueError(
             f"{path.name} has format version {manifest.get('format_version')!r}, this torchcram reads {VERSION}"
         )
-    tensors = {}
-    for name, expected in manifest["checksums"].items():
-        try:
-            if _checksum(path / name) != expected:
-                raise ValueError(f"{path.name} is damaged: {name} is not what was written")
-            tensors[name.removesuffix(".safetensors")] = load_file(path / name)
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{path.name} is damaged: {error}") from error
-    return Checkpoint(
-        step=manifest["step"],
-        model=tensors["model"],
-        optimizer=_unflatten(tensors["optimizer"], manifest["groups"]),
-        random=tensors["random"],
-        extra=manifest["extra"],
-    )
+    return Saved(path=path, step=manifest["step"], extra=manifest["extra"], world=world), manifest["checksums"]
 
 
-def random_state() -> dict[str, Tensor]:
-    """State of torch's generators."""
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
+def _write(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
+    if world.size == 1:
+        for part in ("model", "optimizer"):
+            mine = {name: x.detach().contiguous().cpu() for name, x in tensors.items() if name.startswith(f"{part}.")}
+            save_file(mine, folder / f"{part}.safetensors")
+        return
+    from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    state_dict_saver.save(dict(tensors), storage_writer=writer)
 
 
-def set_random_state(state: Mapping[str, Tensor]) -> None:
-    """The inverse of `random_state`."""
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+def _seal(folder: Path, checkpoint: Checkpoint) -> None:
+    """Make sure of what was written, and describe it."""
+    checksums = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        _flush(path)
+        checksums[path.name] = _checksum(path)
+    manifest = {
+        "format": "torchcram-checkpoint",
+        "format_version": VERSION,
+        "step": checkpoint.step,
+        "extra": checkpoint.extra,
+        "checksums": checksums,
+    }
+    (folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    _flush(folder / _MANIFEST)
+    _flush(folder)
 
 
 def _found(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
-
-
-def _flatten(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """An optimizer's state as named tensors and JSON-ready groups."""
-    tensors = {f"{index}.{key}": value for index, entry in state["state"].items() for key, value in entry.items()}
-    return tensors, [dict(group) for group in state["param_groups"]]
-
-
-def _unflatten(tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = value
-    for group in groups:
-        group["betas"] = tuple(group["betas"])
-    return {"state": state, "param_groups": groups}
 
 
 def _checksum(path: Path) -> str:

@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from torchcram import processes
 from torchcram.files import replacing
+from torchcram.training.distributed import World
 
 
 class Decisions:
@@ -36,20 +38,25 @@ class Decisions:
         self._steps.append(step)
         self._counts.append(counts[:, :spare])
 
-    def save(self, folder: Path) -> None:
-        """Write what was recorded since the last time."""
+    def save(self, folder: Path, world: World | None = None) -> None:
+        """Write what was recorded since the last time, in all processes."""
         if not self._counts:
             return
+        recorded, counts = torch.tensor(self._steps), torch.stack(self._counts)
+        self._steps, self._counts = [], []
+        if world is not None:
+            with world.sharing():
+                counts = processes.total(counts)
+            if not world.first:
+                return
         folder.mkdir(parents=True, exist_ok=True)
-        first = self._steps[0]
+        first = int(recorded[0])
         for path in folder.glob("step-*.safetensors"):
             if int(path.stem.removeprefix("step-")) >= first:
                 path.unlink()
-        asked, read = torch.stack(self._counts).cpu().unbind(1)
-        steps = torch.tensor(self._steps)
+        asked, read = counts.cpu().unbind(1)
         with replacing(folder / f"step-{first:08d}.safetensors") as temporary:
-            save_file({"step": steps, "asked": asked.contiguous(), "read": read.contiguous()}, temporary)
-        self._steps, self._counts = [], []
+            save_file({"step": recorded, "asked": asked.contiguous(), "read": read.contiguous()}, temporary)
 
 
 def load_decisions(folder: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchcram import processes
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
@@ -65,7 +66,10 @@ def evaluate(
     policy: RoutingPolicy | None = None,
     bf16: bool = False,
 ) -> Evaluation:
-    """Run `rows` held-out sequences, `chunk` at a time (default: as many as make a forward pass of fair size)."""
+    """Run `rows` held-out sequences, each process its share of them, `chunk` at a time.
+
+    Default: as many at a time as make a forward pass of fair size.
+    """
     device = model.norm.weight.device
     kinds = len(task.kinds)
     chunk = chunk or max(1, _AT_ONCE // task.length)
@@ -73,8 +77,9 @@ def evaluate(
     ledger: Ledger | None = None
     sample: Sample | None = None
     with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        for begin in range(0, rows, chunk):
-            part = range(begin, min(begin + chunk, rows))
+        mine = processes.share(range(rows))
+        for begin in range(0, len(mine), chunk):
+            part = mine[begin : begin + chunk]
             examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
@@ -97,6 +102,7 @@ def evaluate(
                 totals[key] = totals[key] + value.double() if key in totals else value.double()
     assert ledger is not None
     assert sample is not None
+    totals = dict(zip(totals, processes.totals(*totals.values()), strict=True))
     size = totals["positions"].clamp_min(1)
     read_shares, qualities = (totals["reads"] / size).tolist(), (totals["quality"] / size).tolist()
     histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()

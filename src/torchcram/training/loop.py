@@ -6,21 +6,24 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchcram import processes
 from torchcram.consolidation import Consolidator
+from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
-from torchcram.tasks import Srcd, Task
-from torchcram.training import checkpoint, optimizer
+from torchcram.tasks import Examples, Srcd, Task
+from torchcram.training import checkpoint, optimizer, state
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import Decisions
+from torchcram.training.distributed import World
 from torchcram.training.evaluate import Evaluation, evaluate
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
@@ -68,18 +71,29 @@ class Progress:
 
 
 class Trainer:
-    """Trains one model on one task; `run` reports after every evaluation."""
+    """Trains one model on one task; `run` reports after every evaluation.
+
+    With several processes each makes one, and all call the same methods: they act as one that has the whole batch.
+    """
 
     def __init__(
-        self, config: RunConfig, device: torch.device | str = "cpu", say: Callable[[str], None] = lambda _: None
+        self,
+        config: RunConfig,
+        device: torch.device | str = "cpu",
+        say: Callable[[str], None] = lambda _: None,
+        world: World | None = None,
     ) -> None:
+        """`world`, if there are several processes, also says which device to use."""
         self.config = config
-        self.device = torch.device(device)
+        self.world = world or World(device=torch.device(device))
+        self.world.check(config)
+        self.device = self.world.device
         self.say = say
         torch.manual_seed(config.seed)
         self.task: Task = Srcd.variant(config.task, **config.settings)
         self.model = Cram(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
+        self._shared_loss = self.world.spread(self.model, self._loss)
         self.optimizer = optimizer.build(self.model, config.optimizer)
         self.consolidator = Consolidator(config.consolidation, main=self.task.main)
         self.step = 0
@@ -97,7 +111,7 @@ class Trainer:
         begun = time.perf_counter() - self.seconds
         if checkpoints is not None and self.step == 0:
             self.save(checkpoints)
-        while self.step < c.steps and not stop():
+        while self.step < c.steps and not self.world.any(stop()):
             mark = time.perf_counter()
             loss = self.train_step()
             spent += time.perf_counter() - mark
@@ -138,27 +152,41 @@ class Trainer:
     def train_step(self) -> float:
         """One step on the next batch; returns its loss. A loss or gradient that is not finite changes nothing."""
         c = self.config
-        examples = self.task.batch(seed=c.seed, step=self.step, rows=range(c.batch), device=self.device)
         rate = optimizer.rate(c.optimizer, self.step, c.steps) * self.rate_scale
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         self.model.train()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
-            out = self.model(examples.inputs, dt=examples.dt, policy=self.consolidator.policy(), keep_state=False)
-            losses = self.task.losses(out.predictions, examples)
-            main = self.task.scored(examples)[self.task.main]
-            loss = self.consolidator.loss(out.losses, positions=examples.kind.numel(), scored=main)
-            for head, value in losses.items():
-                loss = loss + self.task.weights[head] * value
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.optimizer.clip)
-        value, size = torch.stack([loss.detach().float(), norm.float()]).tolist()
+        with self.world.sharing():
+            rows = processes.share(range(c.batch))
+            examples = self.task.batch(seed=c.seed, step=self.step, rows=rows, device=self.device)
+            loss = self._shared_loss(examples)
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+        norm = self.world.whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.optimizer.clip))
+        value, size = torch.stack([self.world.mean(loss.detach().float()), norm.float()]).tolist()
         if not math.isfinite(value) or not math.isfinite(size):
             return math.nan
         self.optimizer.step()
-        self.decisions.record(self.step, examples.pattern, out.routing)
+        self.decisions.record(self.step, examples.pattern, self._routing)
         return float(value)
+
+    def _loss(self, examples: Examples) -> Tensor:
+        """Of this process's rows: the mean over the processes is the loss of the batch."""
+        c = self.config
+        rows = processes.share(range(c.batch))
+        draws = Draws(seed=c.seed, step=self.step, rows=torch.arange(rows.start, rows.stop, device=self.device))
+        policy = replace(self.consolidator.policy(), draws=draws)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
+            out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
+            scored = self.task.scored(examples)
+            overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
+            positions = examples.kind.numel() * self.world.size
+            loss = self.consolidator.loss(out.losses, positions=positions, scored=overall[self.task.main])
+            for head, value in self.task.losses(out.predictions, examples).items():
+                part = processes.part_of_mean(value, scored[head], overall[head])
+                loss = loss + self.task.weights[head] * part
+        self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
+        return loss
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
         """Losses of the checks: always the same held-out sequences, so that differences are not sampling."""
@@ -169,7 +197,8 @@ class Trainer:
         c = self.config
         if policy is None and self.consolidator.released_at is None:
             policy = RoutingPolicy(reads="dense")
-        return evaluate(self.model, self.task, seed=c.seed, rows=c.evaluate_rows, policy=policy, bf16=c.bf16)
+        with self.world.sharing():
+            return evaluate(self.model, self.task, seed=c.seed, rows=c.evaluate_rows, policy=policy, bf16=c.bf16)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""
@@ -179,25 +208,17 @@ class Trainer:
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
-        state = Checkpoint(
-            step=self.step,
-            model=_tensors(self.model.state_dict()),
-            optimizer=self.optimizer.state_dict(),
-            random=checkpoint.random_state(),
-            extra=extra,
-        )
-        checkpoint.save(folder, state, keep=self.config.keep)
-        self.decisions.save(folder / "decisions")
+        given = Checkpoint(step=self.step, tensors=state.tensors(self.model, self.optimizer), extra=extra)
+        checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
+        self.decisions.save(folder / "decisions", self.world)
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""
-        found = checkpoint.load_latest(folder, self.say)
+        found = checkpoint.newest(folder, self.say, self.world)
         if found is None:
             return False
+        state.restore(self.model, self.optimizer, found)
         self.step = found.step
-        self.model.load_state_dict(found.model)
-        self.optimizer.load_state_dict(found.optimizer)
-        checkpoint.set_random_state(found.random)
         self.consolidator.load_state_dict(found.extra["consolidator"])
         self.rate_scale, self.skipped = found.extra["rate_scale"], found.extra["skipped"]
         self.seconds = found.extra["seconds"]
@@ -215,7 +236,3 @@ class Trainer:
         if self.rate_scale < _LOWEST_RATE:
             raise RuntimeError("training keeps running into losses that are not finite, whatever the learning rate")
         self.say(f"back to step {self.step}, with the learning rate times {self.rate_scale:g} from here on")
-
-
-def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}

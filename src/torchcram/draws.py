@@ -6,15 +6,17 @@ Nothing is drawn in sequence, so any process can make any rows of any batch, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 _LOW = 0xFFFFFFFF
+_Bits = TypeVar("_Bits", int, Tensor)
 
 
-def mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit integers (held in int64) that spreads every input bit over all output bits.
+def mix(x: _Bits) -> _Bits:
+    """A bijection of 32-bit integers (tensors: held in int64) that spreads every input bit over all output bits.
 
     The constants are those of Chris Wellons' search for integer hashes of low bias ("lowbias32", 2018).
     """
@@ -36,7 +38,7 @@ class Draws:
 
     def integers(self, stream: int, columns: int) -> Tensor:
         """[B, columns] int64, uniform in 0..2³²-1."""
-        key = torch.zeros((), dtype=torch.int64, device=self.rows.device)
+        key = 0  # on the host: as tensors, these few numbers would cost a GPU more launches than all the rest
         for part in (self.seed & _LOW, self.seed >> 32, stream, self.step & _LOW, self.step >> 32):
             key = mix((key + part + 0x9E3779B9) & _LOW)
         per_row = mix((key + self.rows * 0x85EBCA6B) & _LOW).unsqueeze(1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchcram.tasks.hashing import Draws, mix
+from torchcram.draws import Draws, mix
 
 ROWS, COLUMNS = 64, 512
 
