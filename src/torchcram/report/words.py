@@ -50,6 +50,10 @@ def milliseconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{short(1000 * seconds)}{SPACE}ms"
 
 
+def times(value: float | None) -> str:
+    return "–" if value is None else f"{plain(value)}{SPACE}×"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speed:
     """Time of a training step while every position read, and once settled; over one or several runs."""
