@@ -96,6 +96,20 @@ def evaluate(
     evaluate_run(run, changes=set_ or [], rows=rows, device=device, json=json)
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
+    out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="SVG file to write: reads over training.")] = None,
+) -> None:
+    """Show what runs did: one self-contained HTML page, or one picture."""
+    from torchcram.cli.report import run
+
+    if out is None and picture is None:
+        out = Path("report.html")
+    run(runs, out=out, picture=picture)
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from torchcram import results
+from torchcram.cli.progress import Display
 from torchcram.cli.tables import show_row
 from torchcram.config import CramConfig
 from torchcram.consolidation.config import Schedule
@@ -24,7 +25,7 @@ from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.distributed import PeerError, launched
 from torchcram.training.evaluate import evaluate
-from torchcram.training.loop import Progress, Trainer
+from torchcram.training.loop import Trainer
 from torchcram.training.recipes import recipe
 from torchcram.training.run import RunFolder
 
@@ -43,7 +44,7 @@ def run(
     device: str,
     parallel: str,
 ) -> None:
-    """Train, report a line an evaluation, save, and stop cleanly when told to; with torchrun, all processes as one."""
+    """Train, show progress, save, and stop cleanly when told to; with torchrun, all processes as one."""
     folder = RunFolder(out)
     try:
         check_choice("model", model, Model)
@@ -66,10 +67,11 @@ def run(
             with world.together():
                 if resume and not restored:
                     raise ValueError(f"{out} has no checkpoint to resume from")
-            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
-                if world.first:
-                    folder.record(progress.entry())
-                console.print(describe(progress, config.steps), soft_wrap=True)
+            with Display(console, trainer) as display:
+                for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
+                    if world.first:
+                        folder.record(progress.entry())
+                    display.report(progress)
             if trainer.step < config.steps:
                 console.print(f"stopped at step {trainer.step}; go on with --resume")
             elif trainer.consolidator.released_at is None:
@@ -132,23 +134,6 @@ def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "a
     model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
     config = RunConfig(task=task, settings=settings, model=model, preset=preset)
     return recipe(config, schedule).override(others)
-
-
-def describe(progress: Progress, steps: int) -> str:
-    """One line of progress."""
-    found = progress.evaluation
-    m = found.metrics
-
-    def share(value: float | None) -> str:
-        return "  -  " if value is None else f"{value:6.2%}"
-
-    left = (steps - progress.step) * progress.step_seconds
-    return (
-        f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
-        f"accuracy novel {share(m['accuracy_novel'])} recurring {share(m['accuracy_recurring'])}  "
-        f"reads {share(found.ledger.reads)} (least {share(m['opt'])})  "
-        f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
-    )
 
 
 def _settings(changes: Sequence[str], allowed: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
