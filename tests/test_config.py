@@ -41,7 +41,7 @@ IMPOSSIBLE = {
     "episodic.layers": ["0", 1, [-1], [2], [0.5], [1, 0], [0, 0], ["0"]],
     "episodic.convolution": COUNT,
     "episodic.recency": [0, 1, None, "yes"],
-    "semantic.rank": COUNT,
+    "semantic.rank": COUNT[1:],
     "router.quality": ["oracle", None, 0],
     "router.features": ["all", None],
     "router.hidden": COUNT,

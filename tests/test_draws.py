@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from torchcram.draws import Draws, mix
+from torchcram.draws import Draws
+from torchcram.ops.hashed.fast import _mix as mix
 
 ROWS, COLUMNS = 64, 512
 

@@ -83,10 +83,10 @@ class SemanticConfig(StrictConfig):
     """Semantic memory: the low-rank map that learns what an episodic read would return."""
 
     rank: int = 32
-    """R, width of the bottleneck."""
+    """R, width of the bottleneck; 0 is no semantic memory, and so no quality: the router can but read or not."""
 
     def __post_init__(self) -> None:
-        check_integer("semantic.rank", self.rank, 1)
+        check_integer("semantic.rank", self.rank, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,25 +6,14 @@ Nothing is drawn in sequence, so any process can make any rows of any batch, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from torchcram.ops import hashed
+from torchcram.ops.hashed.reference import mix
+
 _LOW = 0xFFFFFFFF
-_Bits = TypeVar("_Bits", int, Tensor)
-
-
-def mix(x: _Bits) -> _Bits:
-    """A bijection of 32-bit integers (tensors: held in int64) that spreads every input bit over all output bits.
-
-    The constants are those of Chris Wellons' search for integer hashes of low bias ("lowbias32", 2018).
-    """
-    x = x ^ (x >> 16)
-    x = (x * 0x7FEB352D) & _LOW
-    x = x ^ (x >> 15)
-    x = (x * 0x846CA68B) & _LOW
-    return x ^ (x >> 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +30,7 @@ class Draws:
         key = 0  # on the host: as tensors, these few numbers would cost a GPU more launches than all the rest
         for part in (self.seed & _LOW, self.seed >> 32, stream, self.step & _LOW, self.step >> 32):
             key = mix((key + part + 0x9E3779B9) & _LOW)
-        per_row = mix((key + self.rows * 0x85EBCA6B) & _LOW).unsqueeze(1)
-        column = mix(torch.arange(columns, device=self.rows.device))
-        return mix(mix(per_row ^ column) ^ per_row)
+        return hashed(key, self.rows, columns)
 
     def uniform(self, stream: int, columns: int) -> Tensor:
         """[B, columns] float64, uniform in (0, 1), never 0 or 1."""

@@ -55,6 +55,20 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return data
 
 
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a run's metrics: one a step, the later after a resume; a line cut short by a crash is left out."""
+    file = Path(path)
+    by_step: dict[int, dict[str, Any]] = {}
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            by_step[entry["step"]] = entry
+    return [by_step[step] for step in sorted(by_step)]
+
+
 def command() -> str:
     """The command that runs now, as one would type it again."""
     program = Path(sys.argv[0]).name

@@ -9,6 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from tests.report.runs import STORY, write
 from torchcram import __version__
 from torchcram.bench import cpu
 from torchcram.cli.main import app
@@ -20,7 +21,9 @@ def run(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["bench", "--help"], ["bench", "cpu", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["bench", "--help"], ["bench", "cpu", "--help"], ["report", "--help"], ["--version"]]
+)
 def test_help_does_not_import_torch(words):
     probe = (
         "import sys\nfrom torchcram.cli.main import app\n"
@@ -132,3 +135,21 @@ def test_evaluate_needs_a_run(tmp_path):
     done = run("evaluate", str(tmp_path))
     assert done.exit_code == 1
     assert "is not a run folder" in done.stderr
+
+
+def test_report_writes_a_page_and_a_picture(tmp_path):
+    one, other = write(tmp_path / "one"), write(tmp_path / "other", STORY[:2])
+    page, picture = tmp_path / "out" / "page.html", tmp_path / "picture.svg"
+    done = run("report", str(one), str(other), "--out", str(page), "--picture", str(picture))
+    assert done.exit_code == 0
+    assert "one: Attention fell from 100 % to 1.72 % of the positions" in done.output
+    assert "other: The model is still learning to read" in done.output
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
+
+
+def test_report_needs_runs(tmp_path):
+    done = run("report", str(tmp_path), "--out", str(tmp_path / "page.html"))
+    assert done.exit_code == 1
+    assert "is not a run folder: it has no config.json" in done.stderr
+    assert not (tmp_path / "page.html").exists()

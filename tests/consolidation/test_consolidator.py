@@ -41,7 +41,7 @@ def released(**settings) -> Consolidator:
 def test_acquire_reads_densely_and_costs_nothing():
     c = consolidator(skip=0.1)
     assert c.phase is Phase.ACQUIRE
-    assert c.policy() == RoutingPolicy(reads="dense", skip=0.1)
+    assert c.policy() == RoutingPolicy(reads="dense", skip=0.1, keep_all=True)
     assert c.price == 0
     own = 0.5 * 3.0 + 1.0 * 0.7 + 0.1 * 1.0 + 0.1 * 0.4
     assert c.loss(LOSSES, positions=100, scored=5).item() == pytest.approx(own)
@@ -143,7 +143,7 @@ def test_in_a_loop_of_ones_own():
     c = consolidator(check_every=2, patience=1)
     for _ in range(6):
         tokens = torch.randint(0, 8, (2, 12))
-        out = model(tokens[:, :-1], policy=c.policy())
+        out = model(tokens[:, :-1], policy=c.policy(), keep_state=False)
         task = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss = task + c.loss(out.losses, positions=22, scored=22)
         optimizer.zero_grad()

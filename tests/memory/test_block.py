@@ -13,7 +13,13 @@ WIDTH, LENGTH, BATCH = 8, 13, 3
 
 
 def layer(
-    *, slots: int | None = 5, convolution: int = 1, buffer: bool = True, training: bool = False, **router
+    *,
+    slots: int | None = 5,
+    convolution: int = 1,
+    buffer: bool = True,
+    rank: int = 3,
+    training: bool = False,
+    **router,
 ) -> Block:
     """A layer that has learned something, so that no part of it is silent."""
     torch.manual_seed(0)
@@ -21,10 +27,11 @@ def layer(
         block=BlockConfig(width=WIDTH),
         working=WorkingConfig(),
         episodic=EpisodicConfig(slots=slots, heads=2, convolution=convolution) if buffer else None,
-        semantic=SemanticConfig(rank=3),
+        semantic=SemanticConfig(rank=rank),
         router=RouterConfig(**{"sharpness": 1.0, "threshold": 0.5, **router}),
     ).double()
-    nn.init.normal_(block.semantic.up.weight)
+    if rank:
+        nn.init.normal_(block.semantic.up.weight)
     if buffer:
         nn.init.normal_(block.episodic.recency)
         if convolution > 1:
@@ -295,6 +302,20 @@ def test_a_layer_without_a_buffer_never_reads(quality, training):
     assert set(out.losses) == ({"uncertainty"} if training else set())
 
 
+@pytest.mark.parametrize("quality", ["predicted", "exact"])
+def test_a_layer_without_semantic_memory_reads_or_does_not(quality):
+    block = layer(rank=0, training=True, quality=quality)
+    x, clock = sequence()
+    out = run(block, x, clock)
+    assert set(out.decision.actions.unique().tolist()) == {NONE, EPISODIC}
+    assert torch.equal(out.reads, out.decision.actions == EPISODIC)
+    assert set(out.losses) == {"uncertainty", "priority", "reads", "recall"}
+    assert out.losses["recall"] == 0
+    forced = torch.full(clock.mask.shape, SEMANTIC)
+    assert (run(block, x, clock, forced=forced).decision.actions == NONE).all()
+    assert not any("semantic" in name or "quality" in name for name, _ in block.named_parameters())
+
+
 @torch.no_grad()
 def test_a_state_that_is_not_wanted_is_not_made():
     x, clock = sequence()
@@ -411,3 +432,14 @@ def test_a_layer_says_what_shape_it_expects():
         layer()(x[:, :-1], clock)
     with pytest.raises(ValueError, match=r"x has shape"):
         layer()(x[..., :-1], clock)
+
+
+@torch.no_grad()
+def test_keeping_all_is_a_buffer_without_bounds():
+    x, clock = sequence()
+    dense = RoutingPolicy(reads="dense", keep_all=True)
+    found = run(layer(slots=2), x, clock, dense, keep_state=False)
+    assert torch.equal(found.x, run(layer(slots=None), x, clock, RoutingPolicy(reads="dense")).x)
+    assert not torch.equal(found.x, run(layer(slots=2), x, clock, RoutingPolicy(reads="dense")).x)
+    with pytest.raises(ValueError, match="keep_state=False"):
+        run(layer(slots=2), x, clock, dense)

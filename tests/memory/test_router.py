@@ -31,7 +31,7 @@ def deaf(r: Router) -> Router:
 
 
 def decide(r: Router, logits: Tensor, policy: RoutingPolicy | None = None, **options):
-    defaults = {"mask": torch.ones(logits.shape[:2], dtype=torch.bool), "forced": None, "can_read": True}
+    defaults = {"mask": torch.ones(logits.shape[:2], dtype=torch.bool), "forced": None, "able": (True, True, True)}
     return r.decide(logits, policy=policy or RoutingPolicy(), **{**defaults, **options})
 
 
@@ -85,7 +85,7 @@ def test_without_a_buffer_there_is_no_read():
     r = router()
     logits = torch.tensor([0.0, 50.0, 1.0]).repeat(2, 30, 1).requires_grad_()
     for training in (True, False):
-        decision = decide(r.train(training), logits, RoutingPolicy(audit=1.0), can_read=False)
+        decision = decide(r.train(training), logits, RoutingPolicy(audit=1.0), able=(True, False, True))
         assert (decision.probabilities[..., EPISODIC] == 0).all()
         assert (decision.actions != EPISODIC).all()
         assert not decision.audited.any()

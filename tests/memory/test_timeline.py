@@ -81,3 +81,15 @@ def test_small_gaps_are_not_lost_in_long_streams():
     torch.testing.assert_close(
         clock.time[0, 1:] - clock.time[0, :-1], torch.full((3,), 1e-3).double(), rtol=1e-4, atol=0
     )
+
+
+def test_without_padding_and_packing_the_past_is_a_plain_shift():
+    dt, x, carried = torch.rand(2, 7), torch.randn(2, 7, 3), torch.randn(2, 2, 3)
+    plain = Timeline.build(dt, position=torch.tensor([5, 9]), time=torch.zeros(2, dtype=torch.float64))
+    told = Timeline.build(
+        dt, mask=torch.ones(2, 7, dtype=torch.bool), position=torch.tensor([5, 9]), time=torch.zeros(2).double()
+    )
+    for one, other in zip(plain.previous(x, carried), told.previous(x, carried), strict=True):
+        assert torch.equal(one, other)
+    assert plain.clean(x) is x
+    assert torch.equal(told.clean(x), x)

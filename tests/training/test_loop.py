@@ -43,7 +43,7 @@ def test_after_release_only_routed_and_audited_tokens_are_read():
     run.train_step()
     examples = run.task.batch(seed=0, step=99, rows=range(4))
     run.model.train()
-    out = run.model(examples.inputs, dt=examples.dt, policy=run.consolidator.policy())
+    out = run.model(examples.inputs, dt=examples.dt, policy=run.consolidator.policy(), keep_state=False)
     for layer in out.layers:
         assert int(layer.reading.rows.valid.sum()) == int((layer.reads | layer.audits).sum())
         assert layer.audits.any()

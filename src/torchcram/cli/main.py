@@ -49,7 +49,11 @@ def demo() -> None:
 def train(
     task: Annotated[str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str, typer.Option(help="Size of the model.")] = "tiny",
+    model: Annotated[str, typer.Option(help="The model: cram.")] = "cram",
+    preset: Annotated[str, typer.Option(help="Size of the model: tiny, small, medium, paper, large.")] = "tiny",
+    schedule: Annotated[str, typer.Option(help="adaptive, or paper: the paper's recipe to the letter.")] = "adaptive",
+    compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers; for GPUs.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16; for GPUs.")] = False,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, e.g. task.length=512 or optimizer.rate=1e-3.")
     ] = None,
@@ -62,7 +66,18 @@ def train(
     """Train a model on a task: learn to read, then not to."""
     from torchcram.cli.train import run
 
-    run(task, out, preset=preset, changes=set_ or [], resume=resume, device=device, parallel=parallel)
+    flags = [name for name, given in (("compile=true", compile_), ("bf16=true", bf16)) if given]
+    run(
+        task,
+        out,
+        model=model,
+        preset=preset,
+        schedule=schedule,
+        changes=[*flags, *(set_ or [])],
+        resume=resume,
+        device=device,
+        parallel=parallel,
+    )
 
 
 @app.command()
@@ -79,6 +94,20 @@ def evaluate(
     from torchcram.cli.train import evaluate_run
 
     evaluate_run(run, changes=set_ or [], rows=rows, device=device, json=json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
+    out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="SVG file to write: reads over training.")] = None,
+) -> None:
+    """Show what runs did: one self-contained HTML page, or one picture."""
+    from torchcram.cli.report import run
+
+    if out is None and picture is None:
+        out = Path("report.html")
+    run(runs, out=out, picture=picture)
 
 
 @bench.command()

@@ -9,27 +9,46 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
+import torch
 import typer
 from rich.console import Console
 
 from torchcram import results
+from torchcram.cli.progress import Display
 from torchcram.cli.tables import show_row
 from torchcram.config import CramConfig
-from torchcram.memory import RoutingPolicy
+from torchcram.consolidation.config import Schedule
+from torchcram.strict import check_choice
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.distributed import PeerError, launched
 from torchcram.training.evaluate import evaluate
-from torchcram.training.loop import Progress, Trainer
+from torchcram.training.loop import Trainer
+from torchcram.training.recipes import recipe
 from torchcram.training.run import RunFolder
 
+Model = Literal["cram"]
 
-def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bool, device: str, parallel: str) -> None:
-    """Train, report a line an evaluation, save, and stop cleanly when told to; with torchrun, all processes as one."""
+
+def run(
+    task: str,
+    out: Path,
+    *,
+    model: str,
+    preset: str,
+    schedule: str,
+    changes: Sequence[str],
+    resume: bool,
+    device: str,
+    parallel: str,
+) -> None:
+    """Train, show progress, save, and stop cleanly when told to; with torchrun, all processes as one."""
     folder = RunFolder(out)
     try:
+        check_choice("model", model, Model)
+        _prepare(device)
         with launched(device, parallel) as world, ExitStack() as lock:
             console = Console(highlight=False, quiet=not world.first)
             stopping = _stop_on_signals(console)
@@ -38,7 +57,7 @@ def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bo
                     lock.enter_context(folder)
                     if resume and changes:
                         raise ValueError("a resumed run keeps its settings; --set is for new ones")
-                    config = folder.config if resume else configure(task, preset, changes)
+                    config = folder.config if resume else configure(task, preset, changes, schedule)
                     world.check(config)
                     if not resume:
                         folder.begin(config)
@@ -48,10 +67,11 @@ def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bo
             with world.together():
                 if resume and not restored:
                     raise ValueError(f"{out} has no checkpoint to resume from")
-            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
-                if world.first:
-                    folder.record(progress.entry())
-                console.print(describe(progress, config.steps), soft_wrap=True)
+            with Display(console, trainer) as display:
+                for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
+                    if world.first:
+                        folder.record(progress.entry())
+                    display.report(progress)
             if trainer.step < config.steps:
                 console.print(f"stopped at step {trainer.step}; go on with --resume")
             elif trainer.consolidator.released_at is None:
@@ -66,6 +86,7 @@ def run(task: str, out: Path, *, preset: str, changes: Sequence[str], resume: bo
 def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Path | None) -> None:
     """Print (and write) one row: quality and reads of the newest checkpoint of a run."""
     try:
+        _prepare(device)
         folder = RunFolder(path)
         config = folder.config
         settings, model_changes = _settings(changes, allowed=("task", "model"))
@@ -76,7 +97,7 @@ def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, 
         if not trainer.restore(folder.checkpoints):
             raise ValueError(f"{path} has no checkpoint")
         released = trainer.consolidator.released_at
-        policy = None if released is not None else RoutingPolicy(reads="dense")
+        policy = None if released is not None else trainer.consolidator.dense()
         found = evaluate(trainer.model, trainer.task, seed=config.seed + 1, rows=rows, policy=policy, bf16=config.bf16)
     except ValueError as error:
         _fail(error)
@@ -99,29 +120,20 @@ def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, 
         results.write(json, name=f"{config.task}-{path.name}", rows=[row], seeds=[config.seed])
 
 
-def configure(task: str, preset: str, changes: Sequence[str]) -> RunConfig:
-    """A run's config from a task, a preset and `a.b=c` changes; `task.…` are the task's own settings."""
+def _prepare(device: str) -> None:
+    """On a GPU, float32 products may use its matrix units (tf32): the process is ours to set."""
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")
+
+
+def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive") -> RunConfig:
+    """A run's config: the recipe of a size for a task, then `a.b=c` changes; `task.…` are the task's own settings."""
+    check_choice("schedule", schedule, Schedule)
     settings, others = _settings(changes, allowed=("task",))
     made = Srcd.variant(task, **settings)
     model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
-    return RunConfig(task=task, settings=settings, model=model, preset=preset).override(others)
-
-
-def describe(progress: Progress, steps: int) -> str:
-    """One line of progress."""
-    found = progress.evaluation
-    m = found.metrics
-
-    def share(value: float | None) -> str:
-        return "  -  " if value is None else f"{value:6.2%}"
-
-    left = (steps - progress.step) * progress.step_seconds
-    return (
-        f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
-        f"accuracy novel {share(m['accuracy_novel'])} recurring {share(m['accuracy_recurring'])}  "
-        f"reads {share(found.ledger.reads)} (least {share(m['opt'])})  "
-        f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
-    )
+    config = RunConfig(task=task, settings=settings, model=model, preset=preset)
+    return recipe(config, schedule).override(others)
 
 
 def _settings(changes: Sequence[str], allowed: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -33,14 +33,14 @@ class Consolidator:
 
         consolidator = Consolidator(ConsolidationConfig(tolerance=0.01))
         for step, batch in enumerate(batches):
-            out = model(batch.x, dt=batch.dt, policy=consolidator.policy())
+            out = model(batch.x, dt=batch.dt, policy=consolidator.policy(), keep_state=False)
             loss = task_loss(out) + consolidator.loss(out.losses, positions=batch.positions, scored=batch.scored)
             ...                                          # backward, optimizer step
             consolidator.step(held_out_losses)           # policy -> {head: loss}; called only when a check is due
 
-    *Acquire*: every token reads but for a few at random, nothing costs. *Consolidate*, from the moment the gate finds
-    the model competent: the router chooses, and a read's price rises as far as the tolerance allows. *Settle*: the
-    same, while the loop lets its learning rate decay (call `settle`).
+    *Acquire*: every token reads but for a few at random, from all that was written; nothing costs. *Consolidate*, from
+    the moment the gate finds the model competent: the router chooses, and a read's price rises as far as the tolerance
+    allows. *Settle*: the same, while the loop lets its learning rate decay (call `settle`).
     """
 
     def __init__(self, config: ConsolidationConfig, main: str | None = None) -> None:
@@ -75,9 +75,13 @@ class Consolidator:
         """How the next training step should route."""
         c = self.config
         if self.released_at is None:
-            return RoutingPolicy(reads="dense", skip=c.skip)
+            return RoutingPolicy(reads="dense", skip=c.skip, keep_all=True)
         signal = SIGNALS[c.signal]
         return RoutingPolicy(audit=signal.audit(c), temperature=signal.temperature(c, self.steps, self.progress))
+
+    def dense(self) -> RoutingPolicy:
+        """How to evaluate with every token reading: while acquiring, from all that was ever written."""
+        return RoutingPolicy(reads="dense", keep_all=self.released_at is None)
 
     def loss(self, losses: Mapping[str, Tensor], *, positions: Tensor | int, scored: Tensor | int) -> Tensor:
         """What to add to the task's loss: the layers' own losses and, once released, the cost of reads.
@@ -97,7 +101,7 @@ class Consolidator:
         self.steps += 1
         if self.steps % self.config.check_every or self.config.schedule == "paper":
             return None
-        dense = measure(RoutingPolicy(reads="dense"))
+        dense = measure(self.dense())
         if self.released_at is None:
             off = measure(RoutingPolicy(reads="off"))
             helped = self.gate.observe(dense, off)

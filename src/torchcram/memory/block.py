@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from torchcram.memory.semantic import SemanticMemory
 from torchcram.memory.state import BlockState, EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import compact, gather_rows, previous, scatter_rows
+from torchcram.ops import compact, gather_rows, scatter_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,16 +60,15 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         width = block.width
-        self.exact = router.quality == "exact" and episodic is not None
         self.norm_memory = nn.RMSNorm(width)
         self.working = WorkingMemory(width, working)
-        self.predictor = nn.Sequential(
-            nn.Linear(width, semantic.rank, bias=False), nn.Linear(semantic.rank, width, bias=False)
-        )
+        rank = semantic.rank or router.hidden
+        self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
         self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
-        self.semantic = SemanticMemory(width, semantic)
-        self.quality = QualityEstimator(width, semantic.rank, router)
-        self.router = Router(width, router)
+        self.semantic = SemanticMemory(width, semantic) if semantic.rank else None
+        self.quality = QualityEstimator(width, semantic.rank, router) if semantic.rank else None
+        self.exact = router.quality == "exact" and self.episodic is not None and self.semantic is not None
+        self.router = Router(width, router if semantic.rank else dataclasses.replace(router, sharpness=0.0))
         self.norm_feed = nn.RMSNorm(width)
         self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
 
@@ -111,17 +111,21 @@ class Block(nn.Module):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
             )
+        if policy.keep_all and keep_state:
+            raise ValueError("policy.keep_all leaves no state to go on from: pass keep_state=False")
         state = self.initial_state(x.shape[0]) if state is None else state
-        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)  # whatever stands at padding, even NaN, must not matter
+        x = timeline.clean(x)
         u = self.norm_memory(x)
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
-        recalled = self.semantic(u)
-        store = _Store.open(self.episodic, u, h, timeline, state)
+        recalled = self.semantic(u) if self.semantic is not None else None
+        store = _Store.open(self.episodic, u, h, timeline, state, keep_all=policy.keep_all)
 
         reading, estimate = None, None
-        if self.exact and store is not None:
-            reading = store.read(timeline.mask)
+        if self.quality is None or recalled is None:
+            quality = torch.zeros_like(surprise)
+        elif self.exact and store is not None:
+            reading = self._read(store, timeline.mask)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(exact, reading.rows, x.shape[1])
         else:
@@ -131,15 +135,18 @@ class Block(nn.Module):
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape)
-        decision = self.router.decide(logits, timeline.mask, policy, forced, store is not None, noise)
+        able = (True, store is not None, recalled is not None)
+        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = store.read(reads | audits)
+            reading = self._read(store, reads | audits)
 
-        x = x + context + weights[..., SEMANTIC, None] * recalled
+        x = x + context
+        if recalled is not None:
+            x = x + weights[..., SEMANTIC, None] * recalled
         if reading is not None:
             share = weights[..., EPISODIC]
             if policy.audit > 0:
@@ -148,21 +155,24 @@ class Block(nn.Module):
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
         x = x + self.feed(self.norm_feed(x))
-        x = x.masked_fill(~timeline.mask.unsqueeze(-1), 0)
+        x = timeline.clean(x)
 
         losses = {}
         if self.training:
             mask = timeline.mask
             counts = Counts.of(mask, reading, store.written if store is not None else None)
-            losses["uncertainty"] = surprise.masked_fill(~mask, 0).sum() / counts.tokens
+            losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
-                self.quality.observe(reading.value, reading.rows.valid)
-                # Consolidation shapes semantic memory alone, not the tokens it recalls from.
-                recall = self.semantic(gather_rows(u, reading.rows).detach())
-                exact = self.quality.exact(recall, reading.value)
-                losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
+                known = quality
+                if self.semantic is not None and self.quality is not None:
+                    self.quality.observe(reading.value, reading.rows.valid)
+                    # Consolidation shapes semantic memory alone, not the tokens it recalls from.
+                    recall = self.semantic(gather_rows(u, reading.rows).detach())
+                    exact = self.quality.exact(recall, reading.value)
+                    losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
+                    known = best_quality(quality, exact, reading)
                 losses["priority"] = priority_loss(store.written, reading, counts)
-                losses |= routing_losses(decision, best_quality(quality, exact, reading), mask, counts)
+                losses |= routing_losses(decision, known, mask, counts)
         new_state = None
         if keep_state:
             new_state = BlockState(
@@ -183,10 +193,18 @@ class Block(nn.Module):
             losses=losses,
         )
 
+    def compile_parts(self) -> None:
+        """Compile what comes before and after the read; how many rows a read has is known only when it happens."""
+        self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
+        self.compile()
+
+    def _read(self, store: _Store, chosen: Tensor) -> Reading:
+        return store.read(chosen)
+
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
         prediction = self.predictor(h.detach())
-        expected, carried = previous(prediction, carried, timeline.mask, timeline.position)
+        expected, carried = timeline.previous(prediction, carried)
         return (u.detach() - expected.squeeze(2)).square().mean(-1), carried
 
 
@@ -204,16 +222,23 @@ class _Store:
 
     @classmethod
     def open(
-        cls, memory: EpisodicMemory | None, u: Tensor, h: Tensor, timeline: Timeline, state: BlockState
+        cls,
+        memory: EpisodicMemory | None,
+        u: Tensor,
+        h: Tensor,
+        timeline: Timeline,
+        state: BlockState,
+        *,
+        keep_all: bool,
     ) -> _Store | None:
         """None for a layer without a buffer."""
         if memory is None or state.episodic is None:
             return None
         seen, recent = u, None
         if state.recent is not None:
-            taps, recent = previous(u, state.recent, timeline.mask, timeline.position)
+            taps, recent = timeline.previous(u, state.recent)
             seen = memory.smooth(u, taps)
-        written = memory.write(seen, h, timeline, state.episodic)
+        written = memory.write(seen, h, timeline, state.episodic, keep_all=keep_all)
         return cls(
             memory=memory,
             seen=seen,

@@ -67,8 +67,10 @@ class EpisodicMemory(nn.Module):
         """The short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D]."""
         return self.taps[0] * u + torch.einsum("bnwd,wd->bnd", before, self.taps[1:])
 
-    def write(self, u: Tensor, h: Tensor, timeline: Timeline, state: EpisodicState) -> Written:
-        """Offer every real position of a call to the buffer. u, h [B, N, D]."""
+    def write(
+        self, u: Tensor, h: Tensor, timeline: Timeline, state: EpisodicState, *, keep_all: bool = False
+    ) -> Written:
+        """Offer every real position of a call to the buffer, or to one without bounds. u, h [B, N, D]."""
         batch, length = timeline.mask.shape
         key = self._heads(self.key(u + self.mix[1] * h))
         value = self._heads(self.value(u + self.mix[2] * h))
@@ -81,7 +83,7 @@ class EpisodicMemory(nn.Module):
             position,
             state.priority,
             state.position,
-            self.config.slots,
+            None if keep_all else self.config.slots,
         )
         here = torch.arange(length, device=u.device).expand(batch, length)
         events = Events(

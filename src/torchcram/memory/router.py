@@ -32,6 +32,8 @@ class RoutingPolicy:
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
+    keep_all: bool = False
+    """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
     """For everything random; None uses torch's own."""
     draws: Draws | None = None
@@ -102,6 +104,7 @@ class Router(nn.Module):
     """
 
     direction: Tensor
+    number: Tensor
 
     def __init__(self, width: int, config: RouterConfig) -> None:
         super().__init__()
@@ -114,6 +117,7 @@ class Router(nn.Module):
         # One number in a row: FSDP2 shards along the first dimension, so it wants one.
         self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
+        self.register_buffer("number", torch.arange(3), persistent=False)
 
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
@@ -131,16 +135,18 @@ class Router(nn.Module):
         mask: Tensor,
         policy: RoutingPolicy,
         forced: Tensor | None,
-        can_read: bool,
+        able: tuple[bool, bool, bool],
         noise: Tensor | None = None,
     ) -> Decision:
-        """Turn logits into actions. `forced` [B, N] overrides the choice; without a buffer there is no read.
+        """Turn logits into actions. `forced` [B, N] overrides the choice; `able`: which actions the layer has.
 
         noise [B, N, 5]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
+        can_read = able[EPISODIC]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
-        if not can_read or policy.reads == "off":
-            logits = logits.masked_fill(self.direction < 0, -torch.inf)
+        barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and policy.reads == "off")]
+        for action in barred:
+            logits = logits.masked_fill(self.number == action, -torch.inf)
         probabilities = torch.softmax(logits, dim=-1)
         perturbation = policy.gumbel(logits, noise) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, perturbation, policy.temperature)
@@ -149,7 +155,9 @@ class Router(nn.Module):
             if policy.skip > 0:
                 forced = torch.where(policy.skips(mask, noise), NONE, forced)
         if forced is not None:
-            actions = forced.long() if can_read else torch.where(forced == EPISODIC, NONE, forced).long()
+            actions = forced.long()
+            for action in (a for a, has in enumerate(able) if not has):
+                actions = torch.where(actions == action, NONE, actions)
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC

@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchcram.ops import previous
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
@@ -23,6 +25,8 @@ class Timeline:
     """[B, N + 1]: real positions of the same sequence before each one; the last column is for the next call."""
     packed: bool
     """Whether the call says where sequences start."""
+    padded: bool
+    """Whether the call says where padding is."""
     time: Tensor
     """[B, N]: time since the sequence began, in units of τ₀, float64 (float32 loses small gaps in long streams)."""
 
@@ -46,8 +50,8 @@ class Timeline:
         if after is not None:
             position, time = after.position[:, -1], after.time[:, -1]
         batch, length = dt.shape
+        packed, padded = start is not None, mask is not None
         mask = torch.ones_like(dt, dtype=torch.bool) if mask is None else mask
-        packed = start is not None
         start = torch.zeros_like(mask) if start is None else start
         position = torch.zeros(batch, dtype=torch.int64, device=dt.device) if position is None else position
         time = torch.zeros(batch, dtype=torch.float64, device=dt.device) if time is None else time
@@ -70,8 +74,22 @@ class Timeline:
             start=start,
             position=torch.cat([position_here, next_position], dim=1),
             packed=packed,
+            padded=padded,
             time=time_here,
         )
+
+    def clean(self, x: Tensor) -> Tensor:
+        """x [B, N, ...] with 0 at padding: whatever stands there, even NaN, must not matter."""
+        return x.masked_fill(~self.mask.view(*self.mask.shape, *(1,) * (x.dim() - 2)), 0) if self.padded else x
+
+    def previous(self, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+        """The entries of x [B, N, D] before each position, and those to carry on; see `ops.previous`."""
+        if not self.padded and not self.packed:
+            depth, length = carried.shape[1], x.shape[1]
+            entries = torch.cat([carried.flip(1), x], dim=1)
+            before = [entries[:, depth - back : depth - back + length] for back in range(1, depth + 1)]
+            return torch.stack(before, dim=2), entries[:, length:].flip(1)
+        return previous(x, carried, self.mask, self.position)
 
     @cached_property
     def log_gap(self) -> Tensor:

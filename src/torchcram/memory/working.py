@@ -37,9 +37,10 @@ class WorkingMemory(nn.Module):
         entering, drive = self.inward(u).chunk(2, dim=-1)
         entering = self.strength * entering
         if self.config.carry == "scan":
-            entering = entering.masked_fill(~timeline.mask.unsqueeze(-1), 0)
             rate = nn.functional.softplus(self.rate)
-            start, state = decay_scan(entering, rate, timeline.gap.to(rate.dtype), timeline.start, state)
+            start, state = decay_scan(
+                timeline.clean(entering), rate, timeline.gap.to(rate.dtype), timeline.start, state
+            )
         else:
             start = entering
         log_gap = timeline.log_gap.to(u.dtype).unsqueeze(-1)

@@ -7,6 +7,7 @@ from torchcram.ops.decay import decay_scan
 from torchcram.ops.dispatch import use
 from torchcram.ops.euler import euler_steps
 from torchcram.ops.expiry import expiry
+from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
 from torchcram.ops.records import Events, Expiry, Rows
 from torchcram.ops.route import gumbel, route
@@ -24,6 +25,7 @@ __all__ = [
     "expiry",
     "gather_rows",
     "gumbel",
+    "hashed",
     "previous",
     "route",
     "scatter_rows",

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
+
 F = TypeVar("F", bound=Callable[..., object])
 
-FORMS = ("reference", "fast")
+FORMS = ("reference", "fast", "triton")
 
 _forced: str | None = None
 
@@ -17,7 +19,8 @@ _forced: str | None = None
 def use(form: str) -> Iterator[None]:
     """Run every operation in one form inside the block: `with use("reference"): …` (for tests and doubts).
 
-    The choice is global to the process, so it is not meant for several threads at once.
+    `triton` means the GPU kernels for the operations that have them and the fast form for the others. The choice is
+    global to the process, so it is not meant for several threads at once.
     """
     global _forced
     if form not in FORMS:
@@ -29,6 +32,7 @@ def use(form: str) -> Iterator[None]:
         _forced = before
 
 
-def choose(forms: Mapping[str, F]) -> F:
-    """The form to run now: the one forced by `use`, else the fast one."""
-    return forms[_forced or "fast"]
+def choose(forms: Mapping[str, F], like: torch.Tensor | None = None) -> F:
+    """The form to run now: the one forced by `use`; else a kernel, if there is one for where `like` is; else fast."""
+    wanted = _forced or ("triton" if like is not None and like.is_cuda else "fast")
+    return forms[wanted if wanted in forms else "fast"]

@@ -68,6 +68,8 @@ class RunConfig(StrictConfig):
     """Checkpoints kept."""
     bf16: bool = False
     """Run matrix products in bfloat16 (autocast); for GPUs."""
+    compile: bool = False
+    """Compile the layers (torch.compile): the first steps take minutes, the others less; for GPUs."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
 
@@ -80,3 +82,4 @@ class RunConfig(StrictConfig):
         check_integer("save_every", self.save_every, 1)
         check_integer("keep", self.keep, 1)
         check_flag("bf16", self.bf16)
+        check_flag("compile", self.compile)

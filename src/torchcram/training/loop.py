@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -93,6 +94,9 @@ class Trainer:
         self.task: Task = Srcd.variant(config.task, **config.settings)
         self.model = Cram(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
+        if config.compile:
+            for block in self.model.blocks:
+                block.compile_parts()  # type: ignore[operator]
         self._shared_loss = self.world.spread(self.model, self._loss)
         self.optimizer = optimizer.build(self.model, config.optimizer)
         self.consolidator = Consolidator(config.consolidation, main=self.task.main)
@@ -196,8 +200,10 @@ class Trainer:
         """On held-out sequences, as the router decides unless told otherwise; dense while acquiring."""
         c = self.config
         if policy is None and self.consolidator.released_at is None:
-            policy = RoutingPolicy(reads="dense")
-        with self.world.sharing():
+            policy = self.consolidator.dense()
+        # Compiled layers are for the batches of training: evaluation has others, and is rare.
+        plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
+        with self.world.sharing(), plain:
             return evaluate(self.model, self.task, seed=c.seed, rows=c.evaluate_rows, policy=policy, bf16=c.bf16)
 
     def save(self, folder: Path) -> None:

@@ -31,6 +31,7 @@ def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         ],
         lr=config.rate,
         betas=(config.beta1, config.beta2),
+        fused=next(model.parameters()).is_cuda,
     )
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import IO, Any, Self
 
+from torchcram import results
 from torchcram.files import replacing
 from torchcram.training.config import RunConfig
 
@@ -63,12 +64,4 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """A line a step, the later one after a resume; a line cut short by a crash is left out."""
-        path = self.path / "metrics.jsonl"
-        by_step: dict[int, dict[str, Any]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            by_step[entry["step"]] = entry
-        return [by_step[step] for step in sorted(by_step)]
+        return results.read_metrics(self.path / "metrics.jsonl")

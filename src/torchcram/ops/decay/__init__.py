@@ -5,7 +5,17 @@ from torch import Tensor
 from torchcram.ops.decay import fast, reference
 from torchcram.ops.dispatch import choose
 
-_FORMS = {"reference": reference.decay_scan, "fast": fast.decay_scan}
+
+def _triton(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """The kernels, loaded when first needed; they know no gradient of the gaps."""
+    if gap.requires_grad:
+        return fast.decay_scan(x, rate, gap, reset, initial)
+    from torchcram.ops.decay import triton
+
+    return triton.decay_scan(x, rate, gap, reset, initial)
+
+
+_FORMS = {"reference": reference.decay_scan, "fast": fast.decay_scan, "triton": _triton}
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -14,4 +24,4 @@ def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Ten
     x [B, N, D], rate [D] ≥ 0, gap [B, N] ≥ 0, reset [B, N] bool (True forgets what came before), initial [B, D].
     Returns the states [B, N, D] and the last of them [B, D]; differentiable in all but `reset`. N ≥ 1.
     """
-    return choose(_FORMS)(x, rate, gap, reset, initial)
+    return choose(_FORMS, x)(x, rate, gap, reset, initial)

@@ -1,7 +1,8 @@
 """The episodic read: attention of the chosen rows alone over the events each of them may read (eq. 3)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from torchcram.ops.dispatch import choose
@@ -20,7 +21,16 @@ class Read(NamedTuple):
     """[B]: query-event pairs that were readable, heads not counted."""
 
 
-_FORMS = {"reference": reference.episodic_read, "fast": fast.episodic_read}
+def _triton(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The kernels, loaded when first needed; they are made for 32 bits or fewer."""
+    if query.dtype == torch.float64:
+        return fast.episodic_read(query, *rest)
+    from torchcram.ops.read import triton
+
+    return triton.episodic_read(query, *rest)
+
+
+_FORMS = {"reference": reference.episodic_read, "fast": fast.episodic_read, "triton": _triton}
 
 
 def episodic_read(
@@ -40,4 +50,4 @@ def episodic_read(
     written_i < t ≤ expires_i; events come in the order of writing. Differentiable in query, key, value, strength
     and recency.
     """
-    return Read(*choose(_FORMS)(query, key, value, strength, recency, rows, row_time, events))
+    return Read(*choose(_FORMS, query)(query, key, value, strength, recency, rows, row_time, events))

@@ -1,0 +1,37 @@
+"""The hash as one GPU kernel: in torch's own operations it is thirty, and a batch needs a dozen hashes."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
+    out = torch.empty(len(rows), columns, dtype=torch.int64, device=rows.device)
+    if out.numel():
+        with torch.cuda.device(rows.device) if rows.is_cuda else torch.no_grad():
+            # Beyond 32 bits whatever the key, which changes nothing: one compiled kernel serves all keys.
+            _kernel[(triton.cdiv(columns, _BLOCK), len(rows))](rows.contiguous(), out, key + (1 << 40), columns, _BLOCK)
+    return out
+
+
+@triton.jit
+def _mix(x):
+    """`reference.mix`: unsigned 32-bit products wrap by themselves."""
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D
+    x = x ^ (x >> 15)
+    x = x * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _kernel(ROWS, OUT, key, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    number = key + tl.load(ROWS + row) * 0x85EBCA6B
+    per_row = _mix((number & 0xFFFFFFFF).to(tl.uint32))
+    value = _mix(_mix(per_row ^ _mix(column.to(tl.uint32))) ^ per_row)
+    tl.store(OUT + row * columns + column, value.to(tl.int64), mask=column < columns)

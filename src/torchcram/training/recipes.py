@@ -1,0 +1,57 @@
+"""How each size is trained, and the paper's own recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchcram.training.config import RunConfig
+
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"optimizer.rate": 3e-3, "steps": 1500, "batch": 16},
+    "small": {"optimizer.rate": 2e-3, "steps": 2000, "batch": 16},
+    "medium": {
+        "optimizer.rate": 1e-3,
+        "optimizer.warm_up": 100,
+        "steps": 2000,
+        "batch": 8,
+        "evaluate_rows": 32,
+    },
+    "large": {
+        "optimizer.rate": 5e-4,
+        "optimizer.warm_up": 200,
+        "steps": 3000,
+        "batch": 32,
+        "evaluate_rows": 32,
+        "evaluate_every": 100,
+    },
+}
+"""Settings of a run for each size, by dotted names; what a user sets himself comes on top."""
+
+PAPER: Mapping[str, Any] = {
+    "model.router.quality": "exact",
+    "model.router.features": "scalars",
+    "model.router.sharpness": 0.0,
+    "consolidation.schedule": "paper",
+    "consolidation.signal": "paper",
+    "optimizer.rate": 3e-4,
+    "optimizer.semantic": 0.1,
+    "optimizer.beta1": 0.9,
+    "optimizer.beta2": 0.98,
+    "optimizer.decay": 0.01,
+    "optimizer.warm_up": 0,
+    "optimizer.settle": 1.0,
+    "optimizer.last": 0.0,
+    "batch": 32,
+    "steps": 10_000,
+}
+"""The paper's appendix to the letter: exact q, a router that sees four numbers, λ_E and λ_S from the first step, the
+temperature down from 1 to 0.1 over 3000 steps, AdamW with a cosine over all steps, semantic memory at a tenth of the
+rate."""
+
+
+def recipe(config: RunConfig, schedule: str | None = None) -> RunConfig:
+    """The run with the settings of its size, and with those of the paper if that is the schedule."""
+    size = "large" if config.preset == "paper" else config.preset
+    config = config.override(dict(RECIPES.get(size, {})))
+    return config.override(dict(PAPER)) if schedule == "paper" else config
