@@ -83,7 +83,7 @@ def evaluate(
             examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
-            sample = _sample(examples.kind, out.routing) if sample is None else sample
+            sample = _sample(examples.kind, out.routing, kinds) if sample is None else sample
             scored = task.scored(examples)
             losses = task.losses(out.predictions, examples)
             found = {f"count {name}": value for name, value in task.counts(out.predictions, examples).items()}
@@ -124,13 +124,16 @@ def _sums(kind: Tensor, x: Tensor, kinds: int) -> Tensor:
     return x.new_zeros(kinds, x.shape[1]).index_add_(0, kind, x)
 
 
-def _sample(kind: Tensor, routing: Tensor) -> Sample:
+def _sample(kind: Tensor, routing: Tensor, kinds: int) -> Sample:
+    """The first sequence that shows every kind, if there is one."""
+    shown = kind[:, :_SHOWN]
+    present = torch.stack([(shown == number).any(1) for number in range(kinds)]).sum(0)
+    row = int(present.argmax())
+
     def digits(x: Tensor) -> str:
         return "".join(map(str, x.tolist()))
 
-    return Sample(
-        kind=digits(kind[0, :_SHOWN]), actions=[digits(actions) for actions in routing[0, :_SHOWN].unbind(-1)]
-    )
+    return Sample(kind=digits(shown[row]), actions=[digits(actions) for actions in routing[row, :_SHOWN].unbind(-1)])
 
 
 @contextmanager
