@@ -191,7 +191,7 @@ def test_no_novel_queries_give_no_novel_accuracy():
         ({"length": 4}, "task.length = 4"),
         ({"queries": 0.6}, "task.queries = 0.6"),
         ({"recurring": 1.5}, "task.recurring = 1.5"),
-        ({"novel_keys": 50}, "task.novel_keys = 50 is not possible; allowed: at least 102"),
+        ({"novel_keys": 50}, "task.novel_keys = 50 is not possible; allowed: at least 77"),
         ({"gap": 10}, "task.gap = 10"),
         ({"lenght": 4}, "no field 'lenght'"),
     ],

@@ -194,7 +194,12 @@ class Block(nn.Module):
         )
 
     def compile_parts(self) -> None:
-        """Compile what comes before and after the read; how many rows a read has is known only when it happens."""
+        """Compile what comes before and after the read, whose number of rows is known only when it happens.
+
+        Evictions are left out as well: sorting and counting, of which a compiler makes nothing better.
+        """
+        if self.episodic is not None:
+            self.episodic.evictions = torch.compiler.disable(self.episodic.evictions)  # type: ignore
         self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchcram.config import EpisodicConfig
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import Events, Rows, episodic_read, expiry, gather_rows
+from torchcram.ops import Events, Expiry, Rows, episodic_read, expiry, gather_rows
 
 
 class Written(NamedTuple):
@@ -76,15 +76,7 @@ class EpisodicMemory(nn.Module):
         value = self._heads(self.value(u + self.mix[2] * h))
         priority = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
         position = timeline.position[:, :-1]
-        fate = expiry(
-            priority,
-            timeline.mask,
-            timeline.start,
-            position,
-            state.priority,
-            state.position,
-            None if keep_all else self.config.slots,
-        )
+        fate = self.evictions(priority, timeline, state, None if keep_all else self.config.slots)
         here = torch.arange(length, device=u.device).expand(batch, length)
         events = Events(
             written=torch.cat([torch.full_like(state.position, -1), here], dim=1),
@@ -99,6 +91,11 @@ class EpisodicMemory(nn.Module):
             events=events,
             slot=fate.slot,
         )
+
+    def evictions(self, priority: Tensor, timeline: Timeline, state: EpisodicState, slots: int | None) -> Expiry:
+        """What becomes of the events held and of those offered, priority [B, N]."""
+        position = timeline.position[:, :-1]
+        return expiry(priority.detach(), timeline.mask, timeline.start, position, state.priority, state.position, slots)
 
     def read(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written) -> Reading:
         """Look up the given rows, and no others."""

@@ -23,7 +23,7 @@ VARIANTS: Mapping[str, Mapping[str, float | int]] = {
     "novel": {"recurring": 0.0},
     "two-token": {"gap": 3},
     "zipf": {"zipf": 1.0},
-    "long": {"length": 131_072, "novel_keys": 16_384},
+    "long": {"length": 131_072},
 }
 """Settings of each variant that differ from the plain benchmark."""
 
@@ -78,13 +78,19 @@ class SrcdConfig(StrictConfig):
             reject("task.length", self.length, f"at least {math.ceil(0.5 / self.queries)}, to hold one query")
         if 2 * self.bindings * (self.gap + 1) > self.length:
             reject("task.gap", self.gap, "a gap with room for every store and query in its own stretch of positions")
-        if self.recurring < 1 and self.bindings > self.novel_keys:
-            reject("task.novel_keys", self.novel_keys, f"at least {self.bindings}, so that fresh keys differ")
+        if self.most_novel > self.novel_keys:
+            reject("task.novel_keys", self.novel_keys, f"at least {self.most_novel}, so that fresh keys differ")
 
     @property
     def bindings(self) -> int:
         """Queries in a sequence, each with a store of its own."""
         return round(self.queries * self.length)
+
+    @property
+    def most_novel(self) -> int:
+        """More novel bindings than a sequence will ever have: ten standard deviations above their mean."""
+        mean = self.bindings * (1 - self.recurring)
+        return min(self.bindings, math.ceil(mean + 10 * math.sqrt(mean * self.recurring)))
 
 
 class Srcd:
@@ -167,7 +173,7 @@ class Srcd:
 
         recurs = draws.uniform(0, bindings) < c.recurring
         pattern = self._pattern(draws)
-        fresh = draws.order(1, c.novel_keys)[:, :bindings] if c.recurring < 1 else torch.zeros_like(pattern)
+        fresh = self._fresh(draws, recurs)
         table = self._table(number.device)
         key = torch.where(recurs, table.keys[pattern], table.novel[fresh])
         value = torch.where(recurs, table.values[pattern], draws.integers(2, bindings) % c.values)
@@ -248,6 +254,16 @@ class Srcd:
         weight = torch.arange(1, c.patterns + 1, dtype=torch.float64, device=draws.rows.device) ** -c.zipf
         bounds = (weight.cumsum(0) / weight.sum())[:-1]
         return torch.bucketize(draws.uniform(3, c.bindings), bounds)
+
+    def _fresh(self, draws: Draws, recurs: Tensor) -> Tensor:
+        """A number of a novel key for each binding [B, bindings], no two alike among those that do not recur."""
+        c = self.config
+        if c.recurring == 1:
+            return torch.zeros_like(recurs, dtype=torch.int64)
+        order = draws.order(1, c.novel_keys)
+        if c.bindings <= c.novel_keys:
+            return order[:, : c.bindings]
+        return order.gather(1, ((~recurs).cumsum(1) - 1).clamp(0, c.novel_keys - 1))
 
     def _places(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """Where each binding's key is stored, where its value is told, and where it is asked for; [B, bindings] each.

@@ -1,8 +1,8 @@
 """The read as GPU kernels: scores never leave the chip, and the backward pass recomputes them.
 
 Rows and events both come in the order of positions, so each tile of rows needs one stretch of the events and each tile
-of events one stretch of the rows; the stretches are found on the device. Tiles inside a stretch of which nothing is
-readable are skipped. Times are split into two float32 numbers each, whose differences are exact to float32's precision.
+of events one stretch of the rows; the stretches are found on the device. Times are split into two float32 numbers each,
+whose differences are exact to float32's precision.
 """
 
 import math
@@ -310,20 +310,18 @@ def _forward(
         written, expires, high, low, strength = _events_at(
             WRITTEN, EXPIRES, EVENT_HIGH, EVENT_LOW, STRENGTH, batch, total, event
         )
-        seen = (written[None, :] < at[:, None]) & (at[:, None] <= expires[None, :])
-        if tl.max(seen.to(tl.int32)) > 0:
-            k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
-            scores, readable, _ = _scores(
-                q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
-            )
-            higher = tl.maximum(top, tl.max(tl.where(readable, scores, -1e30), 1))
-            weights = tl.where(readable, tl.exp2(scores - higher[:, None]), 0.0)
-            shrink = tl.exp2(top - higher)
-            v = _load(V, batch, total, heads, head, event, SIZE, WIDTH)
-            found = found * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-            norm = norm * shrink + tl.sum(weights, 1)
-            top = higher
-            pairs += tl.sum(readable.to(tl.int64), 1)
+        k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
+        scores, readable, _ = _scores(
+            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+        )
+        higher = tl.maximum(top, tl.max(tl.where(readable, scores, -1e30), 1))
+        weights = tl.where(readable, tl.exp2(scores - higher[:, None]), 0.0)
+        shrink = tl.exp2(top - higher)
+        v = _load(V, batch, total, heads, head, event, SIZE, WIDTH)
+        found = found * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+        norm = norm * shrink + tl.sum(weights, 1)
+        top = higher
+        pairs += tl.sum(readable.to(tl.int64), 1)
     filled = norm > 0
     found = found / tl.where(filled, norm, 1.0)[:, None]
     _store(OUT, found, batch, count, heads, head, row, SIZE, WIDTH)
@@ -374,14 +372,12 @@ def _mass(
         for start in range(begin, end, ROWS):
             row = start + tl.arange(0, ROWS)
             at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
-            seen = (written[None, :] < at[:, None]) & (at[:, None] <= expires[None, :])
-            if tl.max(seen.to(tl.int32)) > 0:
-                q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
-                lowest = tl.load(LOWEST + (batch * heads + head) * count + row, mask=row < count, other=0.0)
-                scores, readable, _ = _scores(
-                    q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
-                )
-                mass += tl.sum(tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0), 0)
+            q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
+            lowest = tl.load(LOWEST + (batch * heads + head) * count + row, mask=row < count, other=0.0)
+            scores, readable, _ = _scores(
+                q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+            )
+            mass += tl.sum(tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0), 0)
     tl.store(MASS + batch * total + event, mass / heads, mask=event < total)
 
 
@@ -432,16 +428,14 @@ def _backward_rows(
         written, expires, high, low, strength = _events_at(
             WRITTEN, EXPIRES, EVENT_HIGH, EVENT_LOW, STRENGTH, batch, total, event
         )
-        seen = (written[None, :] < at[:, None]) & (at[:, None] <= expires[None, :])
-        if tl.max(seen.to(tl.int32)) > 0:
-            k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
-            v = _load(V, batch, total, heads, head, event, SIZE, WIDTH)
-            scores, readable, _ = _scores(
-                q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
-            )
-            weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
-            slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
-            grad_q += tl.dot(slope.to(k.dtype), k, input_precision=PRECISION)
+        k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
+        v = _load(V, batch, total, heads, head, event, SIZE, WIDTH)
+        scores, readable, _ = _scores(
+            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+        )
+        weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
+        slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
+        grad_q += tl.dot(slope.to(k.dtype), k, input_precision=PRECISION)
     _store(GRAD_Q, grad_q * scale, batch, count, heads, head, row, SIZE, WIDTH)
 
 
@@ -496,22 +490,20 @@ def _backward_events(
     for start in range(begin, end, ROWS):
         row = start + tl.arange(0, ROWS)
         at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
-        seen = (written[None, :] < at[:, None]) & (at[:, None] <= expires[None, :])
-        if tl.max(seen.to(tl.int32)) > 0:
-            q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
-            grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
-            place = (batch * heads + head) * count + row
-            lowest = tl.load(LOWEST + place, mask=row < count, other=0.0)
-            inner = tl.load(INNER + place, mask=row < count, other=0.0)
-            scores, readable, logs = _scores(
-                q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
-            )
-            weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
-            grad_v += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)
-            slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
-            grad_k += tl.dot(tl.trans(slope.to(q.dtype)), q, input_precision=PRECISION)
-            grad_strength += tl.sum(slope, 0)
-            grad_recency += tl.sum(slope * logs, 0)
+        q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
+        grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
+        place = (batch * heads + head) * count + row
+        lowest = tl.load(LOWEST + place, mask=row < count, other=0.0)
+        inner = tl.load(INNER + place, mask=row < count, other=0.0)
+        scores, readable, logs = _scores(
+            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+        )
+        weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
+        grad_v += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)
+        slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
+        grad_k += tl.dot(tl.trans(slope.to(q.dtype)), q, input_precision=PRECISION)
+        grad_strength += tl.sum(slope, 0)
+        grad_recency += tl.sum(slope * logs, 0)
     _store(GRAD_K, grad_k * scale, batch, total, heads, head, event, SIZE, WIDTH)
     _store(GRAD_V, grad_v, batch, total, heads, head, event, SIZE, WIDTH)
     inside = event < total

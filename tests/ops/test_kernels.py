@@ -1,0 +1,103 @@
+"""The GPU kernels against the other forms in float64: every output, every gradient, at odd sizes.
+
+With `TRITON_INTERPRET=1` and Triton installed they run on a CPU, slowly: `pytest -m gpu tests/ops/test_kernels.py`.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcram.ops import Events, Rows, compact, decay_scan, episodic_read, expiry, hashed, use
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+LIMITS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+FLOATS = [torch.float32, *([torch.bfloat16] if DEVICE == "cuda" else [])]
+
+
+def close(name: str, found: Tensor, expected: Tensor, limit: float) -> None:
+    error = float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+    assert error < limit, f"{name}: {error:.1e}"  # NaN fails as well
+
+
+def compare(operation, floats: list[Tensor], others: list, dtype: torch.dtype) -> None:
+    """Run the fast form on float64 copies and the kernel on what `dtype` makes of the numbers."""
+    rounded = [x.to(dtype) for x in floats]
+    results = []
+    for form, wide in (("fast", torch.float64), ("triton", dtype)):
+        arguments = [x.to(wide).to(DEVICE).requires_grad_() for x in rounded]
+        with use(form):
+            outputs = operation(*arguments, *others)
+        outputs = [out for out in outputs if isinstance(out, Tensor)]
+        smooth = [out for out in outputs if out.requires_grad]
+        generator = torch.Generator().manual_seed(5)
+        seeds = [torch.randn(out.shape, generator=generator).to(dtype).to(out) for out in smooth]
+        gradients = torch.autograd.grad(smooth, arguments, seeds, allow_unused=True, materialize_grads=True)
+        results.append([*outputs, *gradients])
+    for number, (expected, found) in enumerate(zip(*results, strict=True)):
+        close(f"result {number}", found, expected, LIMITS[dtype])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("batch", "length", "width"), [(2, 1, 3), (2, 64, 5), (1, 65, 33), (3, 200, 64), (2, 130, 1)])
+def test_decay_scan(batch, length, width, dtype):
+    generator = torch.Generator().manual_seed(length)
+    x, initial = torch.randn(batch, length, width, generator=generator), torch.randn(batch, width, generator=generator)
+    rate, gap = torch.rand(width, generator=generator), 3 * torch.rand(batch, length, generator=generator)
+    reset = torch.rand(batch, length, generator=generator) < 0.1
+    wide = torch.promote_types(dtype, torch.float32)
+
+    def scan(x: Tensor, initial: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        high = torch.promote_types(x.dtype, wide)
+        return decay_scan(x, rate.to(high), gap.to(high).to(DEVICE), reset.to(DEVICE), initial)
+
+    compare(scan, [x, initial, rate], [], dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("length", "heads", "size", "held", "slots", "share"),
+    [
+        (70, 2, 8, 0, None, 1.0),
+        (70, 2, 8, 5, None, 0.1),
+        (150, 3, 24, 10, 20, 0.5),
+        (1, 1, 16, 0, None, 1.0),
+        (33, 2, 8, 3, 4, 0.0),
+        (200, 1, 32, 0, 16, 0.2),
+        (131, 2, 64, 0, None, 0.9),
+    ],
+)
+def test_episodic_read(length, heads, size, held, slots, share, dtype):
+    batch, total = 2, held + length
+    generator = torch.Generator().manual_seed(length)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    mask = torch.rand(batch, length, generator=generator) > 0.1
+    position = held + torch.arange(length).expand(batch, length)
+    before = torch.arange(held).expand(batch, held)
+    fate = expiry(normal(batch, length), mask, torch.zeros_like(mask), position, normal(batch, held), before, slots)
+    # Late in a long stream: ages are small differences of large times.
+    time = 1e6 + 100 * torch.rand(batch, total, generator=generator, dtype=torch.float64).cumsum(1)
+    written = torch.cat([torch.full((batch, held), -1), torch.arange(length).expand(batch, length)], dim=1)
+    rows = compact((torch.rand(batch, length, generator=generator) < share) & mask)
+    others = [
+        Rows(*(x.to(DEVICE) for x in rows)),
+        time[:, held:].gather(1, rows.at).to(DEVICE),
+        Events(*(x.to(DEVICE) for x in (written, fate.expires, time))),
+    ]
+    floats = [normal(batch, rows.at.shape[1], heads, size), *(normal(batch, total, heads, size) for _ in range(2))]
+    compare(episodic_read, [*floats, normal(batch, total), 0.1 * normal(heads)], others, dtype)
+
+
+def test_hashed():
+    rows = torch.tensor([0, 1, 7, 2**31, 2**40 + 3], device=DEVICE)
+    for key in (0, 1, 16, 0xFFFFFFFF, 0x9E3779B9):
+        with use("fast"):
+            expected = hashed(key, rows, 3000)
+        with use("triton"):
+            assert torch.equal(hashed(key, rows, 3000), expected)
+            assert hashed(key, rows, 0).shape == (5, 0)
