@@ -62,6 +62,8 @@ class EpisodicConfig(StrictConfig):
     """Taps of the short causal convolution before keys, values and queries; 1 is none."""
     recency: bool = True
     """Learn a bias per head in log(1 + age of the event)."""
+    trained_length: int | None = None
+    """Positions of the sequences trained on: further on, where more events compete, reads get sharper; None: nowhere."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:
@@ -76,6 +78,8 @@ class EpisodicConfig(StrictConfig):
                 reject("episodic.layers", self.layers, "layer numbers in rising order, each once")
         check_integer("episodic.convolution", self.convolution, 1)
         check_flag("episodic.recency", self.recency)
+        if self.trained_length is not None:
+            check_integer("episodic.trained_length", self.trained_length, 2)
 
 
 @dataclass(frozen=True, kw_only=True)

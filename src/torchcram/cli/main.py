@@ -38,11 +38,14 @@ def main(
 
 
 @app.command()
-def demo() -> None:
-    """Run a small model whole and as a stream, and show that both agree and what was read."""
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, e.g. seed=1.")] = None,
+) -> None:
+    """Train a small model on SRCD (minutes on a laptop), evaluate it, and write a report."""
     from torchcram.cli.demo import run
 
-    run()
+    run(out, changes=set_ or [])
 
 
 @app.command()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 import typer
@@ -43,8 +43,11 @@ def run(
     resume: bool,
     device: str,
     parallel: str,
-) -> None:
-    """Train, show progress, save, and stop cleanly when told to; with torchrun, all processes as one."""
+) -> bool:
+    """Train, show progress, save, and stop cleanly when told to; with torchrun, all processes as one.
+
+    Returns whether the run came to its end.
+    """
     folder = RunFolder(out)
     try:
         check_choice("model", model, Model)
@@ -79,6 +82,7 @@ def run(
                     "[bold red]never released: reads did not become clearly useful, so the model still reads "
                     "everywhere[/bold red]"
                 )
+            return trainer.step >= config.steps
     except ValueError as error:
         _fail(error)
 
@@ -117,7 +121,8 @@ def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, 
     if json is None or str(json) != "-":
         show_row({"what": str(path), **row})
     if json is not None:
-        results.write(json, name=f"{config.task}-{path.name}", rows=[row], seeds=[config.seed])
+        machine = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
+        results.write(json, name=f"{config.task}-{path.name}", rows=[row], seeds=[config.seed], machine=machine)
 
 
 def _prepare(device: str) -> None:
@@ -132,6 +137,7 @@ def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "a
     settings, others = _settings(changes, allowed=("task",))
     made = Srcd.variant(task, **settings)
     model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
+    model = model.override({"episodic.trained_length": max(2, made.length)})
     config = RunConfig(task=task, settings=settings, model=model, preset=preset)
     return recipe(config, schedule).override(others)
 
@@ -171,7 +177,7 @@ def _stop_on_signals(console: Console) -> list[int]:
     return asked
 
 
-def _fail(error: ValueError) -> Any:
+def _fail(error: ValueError) -> NoReturn:
     if not isinstance(error, PeerError):  # that process tells
         print(f"torchcram: {error}", file=sys.stderr)
     raise typer.Exit(1) from None

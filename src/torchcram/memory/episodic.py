@@ -1,5 +1,6 @@
 """Episodic memory: attention over a bounded buffer of written events."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -100,6 +101,9 @@ class EpisodicMemory(nn.Module):
     def read(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written) -> Reading:
         """Look up the given rows, and no others."""
         query = self._heads(self.query(gather_rows(u, rows) + self.mix[0] * gather_rows(h, rows)))
+        if self.config.trained_length is not None:
+            position = gather_rows(timeline.position[:, :-1], rows)
+            query = query * _sharpness(position, self.config.trained_length).to(query.dtype)[..., None, None]
         found = episodic_read(
             query,
             written.key,
@@ -154,6 +158,16 @@ class EpisodicMemory(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
+
+
+def _sharpness(position: Tensor, trained_length: int) -> Tensor:
+    """What queries are multiplied by: 1 up to the length of training, then the growth of log(position), squared.
+
+    Among n competing keys the closest wrong one comes nearer as n grows, and the n share the mass it leaves: scores must
+    grow faster than log n. The square is what worked (docs/decisions/009-sharper-reads-further-on.md).
+    """
+    beyond = position.clamp_min(trained_length).double().log() / math.log(trained_length)
+    return beyond.square()
 
 
 def _append(held: Tensor, new: Tensor) -> Tensor:

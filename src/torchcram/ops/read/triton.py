@@ -172,8 +172,7 @@ class _Plan(NamedTuple):
     def of(cls, times: _Times, query: Tensor) -> "_Plan":
         count, size = query.shape[1], query.shape[3]
         total = times.written.shape[1]
-        rows = min(64, max(16, triton.next_power_of_2(count)))
-        events = 64
+        rows, events, warps, stages = _sizes(count)
         row_tiles, event_tiles = triton.cdiv(count, rows), triton.cdiv(total, events)
         at = times.at
         last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
@@ -199,10 +198,15 @@ class _Plan(NamedTuple):
             "ROWS": rows,
             "EVENTS": events,
             "PRECISION": precision,
-            "num_warps": 4,
-            "num_stages": 2,
+            "num_warps": warps,
+            "num_stages": stages,
         }
         return cls(row_tiles, event_tiles, events_of_rows, rows_of_events, meta)
+
+
+def _sizes(count: int) -> tuple[int, int, int, int]:
+    """Rows and events of a tile, warps, pipeline stages."""
+    return min(64, max(16, triton.next_power_of_2(count))), 64, 4, 2
 
 
 def _tiles(x: Tensor, size: int, filler: int) -> Tensor:
