@@ -46,11 +46,13 @@ def enliven(model: Cram, seed: int) -> Cram:
 
     width = model.config.block.width
     for block in model.blocks:
-        fill(block.semantic.up.weight, 1 / math.sqrt(model.config.semantic.rank))
+        if block.semantic is not None:
+            fill(block.semantic.up.weight, 1 / math.sqrt(model.config.semantic.rank))
         fill(block.router.out.weight, 3.0)
-        fill(block.quality.score.weight, 1.0)
+        if block.quality is not None:
+            fill(block.quality.score.weight, 1.0)
+            block.quality.mean_square.fill_(16.0)
         fill(block.working.gate_weight, 1.0)
-        block.quality.variance.fill_(16.0)
         if block.episodic is not None:
             fill(block.episodic.mix, 1.0)
             fill(block.episodic.priority.weight, 3 / math.sqrt(2 * width))

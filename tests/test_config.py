@@ -41,6 +41,7 @@ IMPOSSIBLE = {
     "episodic.layers": ["0", 1, [-1], [2], [0.5], [1, 0], [0, 0], ["0"]],
     "episodic.convolution": COUNT,
     "episodic.recency": [0, 1, None, "yes"],
+    "episodic.trained_length": [0, 1, 2.0, True, "8"],
     "semantic.rank": COUNT[1:],
     "router.quality": ["oracle", None, 0],
     "router.features": ["all", None],
@@ -232,7 +233,7 @@ def everything():
         ),
         block=BlockConfig(width=24, expansion=1.5),
         working=WorkingConfig(steps=2, carry="none", time_unit=2.5, fastest=0.5, slowest=50.0),
-        episodic=EpisodicConfig(slots=None, heads=2, layers=(0, 2), convolution=3, recency=False),
+        episodic=EpisodicConfig(slots=None, heads=2, layers=(0, 2), convolution=3, recency=False, trained_length=64),
         semantic=SemanticConfig(rank=5),
         router=RouterConfig(quality="exact", features="scalars", hidden=7, threshold=0.5, sharpness=0.0, scale=2.0),
     )

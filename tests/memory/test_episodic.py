@@ -186,6 +186,20 @@ def test_a_query_and_a_key_of_the_same_content_match_at_the_start():
     assert memory.query.weight.data_ptr() != memory.key.weight.data_ptr()
 
 
+def test_reads_get_sharper_beyond_the_length_of_training():
+    plain, told = episodic(slots=None), episodic(slots=None, trained_length=8)
+    u, h, dt = sequence(64)
+    clock = Timeline.build(dt)
+    masses = []
+    for memory in (plain, told):
+        _, found, _ = call(memory, u, h, clock, memory.empty(2), clock.mask & (clock.position[:, :-1] == 63))
+        masses.append(found.mass)
+    assert (masses[1].amax(1) > masses[0].amax(1)).all(), "the winner takes more"
+    _, before, _ = call(told, u[:, :9], h[:, :9], Timeline.build(dt[:, :9]), told.empty(2))
+    _, expected, _ = call(plain, u[:, :9], h[:, :9], Timeline.build(dt[:, :9]), plain.empty(2))
+    assert torch.equal(before.value, expected.value), "nothing changes up to there"
+
+
 def test_without_recency_there_is_nothing_to_learn_about_age():
     memory = EpisodicMemory(WIDTH, EpisodicConfig(heads=HEADS, recency=False))
     assert not memory.recency.requires_grad

@@ -23,6 +23,8 @@ CASES = {
         "episodic.slots": 5,
     },
     "scalar features": {"router.features": "scalars", "episodic.recency": False, "working.time_unit": 10.0},
+    "beyond the length of training": {"episodic.trained_length": 20},
+    "without semantic memory": {"semantic.rank": 0},
     "one slot": {"episodic.slots": 1},
     "unbounded": {"episodic.slots": None},
 }
@@ -59,7 +61,8 @@ def _decided_model(lively, changes, tokens, dt):
         ]
         evicts = model.config.episodic.slots is None or min(run.evictions for run in runs) > model.config.episodic.slots
         margin = min(_router_margin(model, watch), *(run.margin for run in runs))
-        if shares.min() > 0.03 and evicts and margin > 5e-4:
+        possible = shares if model.config.semantic.rank else shares[:2]
+        if possible.min() > 0.03 and evicts and margin > 5e-4:
             return model, margin
     raise AssertionError("no seed gives such a model")
 
@@ -69,6 +72,8 @@ def _router_margin(model, watch):
     logits = watch.logits()
     for layer in set(range(model.config.layers)) - set(model.config.episodic_layers):
         logits[layer, ..., 1] = -torch.inf
+    if not model.config.semantic.rank:
+        logits[..., 2] = -torch.inf
     best, second = logits.topk(2).values.unbind(-1)
     return float((best - second).min())
 

@@ -163,7 +163,7 @@ class EpisodicMemory(nn.Module):
 def _sharpness(position: Tensor, trained_length: int) -> Tensor:
     """What queries are multiplied by: 1 up to the length of training, then the growth of log(position), squared.
 
-    Among n competing keys the closest wrong one comes nearer as n grows, and the n share the mass it leaves: scores must
+    As n keys compete, they share the mass a softmax leaves them, and the closest wrong one comes nearer: scores must
     grow faster than log n. The square is what worked (docs/decisions/009-sharper-reads-further-on.md).
     """
     beyond = position.clamp_min(trained_length).double().log() / math.log(trained_length)
