@@ -4,6 +4,7 @@ With `TRITON_INTERPRET=1` and Triton installed they run on a CPU, slowly: `pytes
 """
 
 import os
+import warnings
 
 import pytest
 import torch
@@ -14,7 +15,17 @@ from torchcram.ops import Events, Rows, compact, decay_scan, episodic_read, expi
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 LIMITS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+SUMS = {torch.float32: 2e-5, torch.bfloat16: 0.1}  # one number from thousands that nearly cancel
 FLOATS = [torch.float32, *([torch.bfloat16] if DEVICE == "cuda" else [])]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _awake() -> None:
+    """The first product in a backward pass on a GPU warns that it has to set up its thread."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = torch.ones(2, 2, device=DEVICE, requires_grad=True)
+        torch.autograd.backward((x @ x).sum())
 
 
 def close(name: str, found: Tensor, expected: Tensor, limit: float) -> None:
@@ -37,7 +48,8 @@ def compare(operation, floats: list[Tensor], others: list, dtype: torch.dtype) -
         gradients = torch.autograd.grad(smooth, arguments, seeds, allow_unused=True, materialize_grads=True)
         results.append([*outputs, *gradients])
     for number, (expected, found) in enumerate(zip(*results, strict=True)):
-        close(f"result {number}", found, expected, LIMITS[dtype])
+        limits = SUMS if expected.dim() == 1 else LIMITS
+        close(f"result {number}", found, expected, limits[dtype])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
