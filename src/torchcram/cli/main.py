@@ -127,3 +127,22 @@ def cpu(json: JsonFile = None) -> None:
         rows.append(row)
     if json is not None:
         results.write(json, name="bench-cpu", rows=rows, seeds=[SEED])
+
+
+@bench.command()
+def data(
+    preset: Annotated[str, typer.Option(help="Size of the model.")] = "tiny",
+    length: Annotated[int, typer.Option(help="Positions of a sequence.")] = 256,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """What making an SRCD batch costs, against the training step that uses it."""
+    from torchcram import results
+    from torchcram.bench.data import run
+    from torchcram.cli.tables import show_row
+
+    row = run(preset, device, {"length": length})
+    if str(json) != "-":
+        show_row(row)
+    if json is not None:
+        results.write(json, name="bench-data", rows=[row], seeds=[0])

@@ -60,7 +60,8 @@ class EpisodicMemory(nn.Module):
         # A query and a key of the same content match from the start: retrieval emerges sooner.
         self.key.weight.data.copy_(self.query.weight.data)
         if config.convolution > 1:
-            taps = torch.zeros(config.convolution, width)
+            # What came just before counts half from the start: taps that begin at 0 are found far more slowly.
+            taps = torch.full((config.convolution, width), 0.5)
             taps[0] = 1.0
             self.taps = nn.Parameter(taps)
 

@@ -28,6 +28,11 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 }
 """Settings of a run for each size, by dotted names; what a user sets himself comes on top."""
 
+TASKS: Mapping[str, Mapping[str, Any]] = {
+    "two-token": {"model.episodic.convolution": 4},  # a value must see its key, up to three positions before
+}
+"""What a task needs of a model, likewise."""
+
 PAPER: Mapping[str, Any] = {
     "model.router.quality": "exact",
     "model.router.features": "scalars",
@@ -51,7 +56,7 @@ rate."""
 
 
 def recipe(config: RunConfig, schedule: str | None = None) -> RunConfig:
-    """The run with the settings of its size, and with those of the paper if that is the schedule."""
+    """The run with the settings of its size and task, and with those of the paper if that is the schedule."""
     size = "large" if config.preset == "paper" else config.preset
-    config = config.override(dict(RECIPES.get(size, {})))
+    config = config.override({**RECIPES.get(size, {}), **TASKS.get(config.task, {})})
     return config.override(dict(PAPER)) if schedule == "paper" else config

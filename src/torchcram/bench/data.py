@@ -1,0 +1,41 @@
+"""What making a batch costs, as a share of the training step that uses it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchcram.bench.timing import compare
+from torchcram.config import CramConfig
+from torchcram.results import Row
+from torchcram.tasks import Srcd
+from torchcram.training.config import RunConfig
+from torchcram.training.loop import Trainer
+from torchcram.training.recipes import recipe
+
+
+def run(preset: str, device: str, settings: Mapping[str, Any], repeats: int = 15) -> Row:
+    """An SRCD batch against a whole training step, in which every token reads; `share` is the former's part."""
+    task = Srcd.variant("srcd", **settings)
+    model = CramConfig.preset(preset, inputs=task.inputs, outputs=task.outputs)
+    config = recipe(RunConfig(task="srcd", settings=dict(settings), model=model, preset=preset))
+    trainer = Trainer(config, device)
+    steps = itertools.count()
+
+    def ready() -> None:
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+
+    def batch() -> None:
+        trainer.task.batch(seed=0, step=next(steps), rows=range(config.batch), device=trainer.device)
+        ready()
+
+    def step() -> None:
+        trainer.train_step()
+        ready()
+
+    row = compare("an SRCD batch", batch, step, against="training step", length=task.length, repeats=repeats)
+    return {**row, "preset": preset, "batch": config.batch, "share": 1 / float(row["ratio"] or 0)}
