@@ -14,9 +14,10 @@ from torchcram.config import InputConfig, OutputConfig, TokenField
 from torchcram.draws import Draws
 from torchcram.ops import decay_scan
 from torchcram.strict import StrictConfig, check_integer, check_number, reject
+from torchcram.tasks.bindings import Stores
 from torchcram.tasks.task import Examples
 
-DYNAMICS, STORE, RECURRING, NOVEL = range(4)
+DYNAMICS, STORE, RECURRING, NOVEL, OVERRIDDEN = range(5)
 
 VARIANTS: Mapping[str, Mapping[str, float | int]] = {
     "srcd": {},
@@ -24,6 +25,9 @@ VARIANTS: Mapping[str, Mapping[str, float | int]] = {
     "two-token": {"gap": 3},
     "zipf": {"zipf": 1.0},
     "long": {"length": 131_072},
+    "override": {"overridden": 0.1},
+    "drift": {"drift": 0.5},
+    "stream": {"table": 1},
 }
 """Settings of each variant that differ from the plain benchmark."""
 
@@ -60,6 +64,12 @@ class SrcdConfig(StrictConfig):
     """Exponent of the power law of pattern frequencies; 0: all alike."""
     table: int = 0
     """Seed of the fixed table."""
+    overridden: float = 0.0
+    """Share of the patterns that a sequence binds to another value than the table does: what was stored last counts."""
+    rebound: int = 1
+    """How often such a sequence binds the key before it is asked for, each time to another value."""
+    drift: float = 1.0
+    """From this share of a sequence on, stores follow another table of the same keys; 1: never."""
 
     def __post_init__(self) -> None:
         check_integer("task.length", self.length, 1)
@@ -74,10 +84,17 @@ class SrcdConfig(StrictConfig):
         check_integer("task.gap", self.gap, 0)
         check_number("task.zipf", self.zipf, 0)
         check_integer("task.table", self.table, 0)
+        check_number("task.overridden", self.overridden, 0, 1)
+        check_integer("task.rebound", self.rebound, 1)
+        check_number("task.drift", self.drift, 0, 1)
         if self.bindings < 1:
             reject("task.length", self.length, f"at least {math.ceil(0.5 / self.queries)}, to hold one query")
-        if 2 * self.bindings * (self.gap + 1) > self.length:
+        if (self.rebound + 1) * self.bindings * (self.gap + 1) > self.length:
             reject("task.gap", self.gap, "a gap with room for every store and query in its own stretch of positions")
+        if self.gap and self.rebound > 1:
+            reject("task.rebound", self.rebound, "1 where keys and values come apart (gap > 0)")
+        if self.rebound >= self.values:
+            reject("task.rebound", self.rebound, f"less than the number of values, {self.values}")
         if self.most_novel > self.novel_keys:
             reject("task.novel_keys", self.novel_keys, f"at least {self.most_novel}, so that fresh keys differ")
 
@@ -85,6 +102,11 @@ class SrcdConfig(StrictConfig):
     def bindings(self) -> int:
         """Queries in a sequence, each with a store of its own."""
         return round(self.queries * self.length)
+
+    @property
+    def overrides(self) -> bool:
+        """Whether a sequence can bind a recurring key to another value than the table."""
+        return self.recurring > 0 and (self.overridden > 0 or self.drift < 1)
 
     @property
     def most_novel(self) -> int:
@@ -109,13 +131,13 @@ class Srcd:
         [-100, -100, -100, -100, -100, -100, 0, -100, -100, -100]
 
     Value ids are one more than the value, since 0 says that there is none. `kind` tells dynamics, stores, recurring and
-    novel queries apart, for reports; the model never sees it.
+    novel queries apart, and *overridden* ones, of a recurring key that the sequence has bound to another value. It is
+    for reports; the model never sees it.
     """
 
     name = "srcd"
     main = "value"
     weights: Mapping[str, float] = {"value": 1.0, "dynamics": 0.05}  # there is far more dynamics than retrieval
-    kinds: tuple[str, ...] = ("dynamics", "store", "recurring", "novel")
 
     def __init__(self, config: SrcdConfig | None = None) -> None:
         self.config = config or SrcdConfig()
@@ -142,6 +164,10 @@ class Srcd:
         )
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        return ("dynamics", "store", "recurring", "novel", *(("overridden",) if self.config.overrides else ()))
+
+    @property
     def length(self) -> int:
         return self.config.length
 
@@ -151,8 +177,14 @@ class Srcd:
 
     @property
     def optimum(self) -> float:
-        """Expected share of novel queries: the least reads for a model whose recurrent state holds no bindings."""
-        return self.config.bindings * (1 - self.config.recurring) / self.config.length
+        """Expected share of queries that memory cannot answer: the least reads if no recurrent state holds bindings.
+
+        Those are the novel and the overridden ones. After a drift a little more is overridden than this says, by other
+        stores of the same pattern.
+        """
+        c = self.config
+        as_ever = (1 - c.overridden) * (1 - (1 - c.drift) ** (c.rebound + 1))
+        return c.bindings * (1 - c.recurring * as_ever) / c.length
 
     @property
     def static_bound(self) -> float:
@@ -177,14 +209,21 @@ class Srcd:
         table = self._table(number.device)
         key = torch.where(recurs, table.keys[pattern], table.novel[fresh])
         value = torch.where(recurs, table.values[pattern], draws.integers(2, bindings) % c.values)
+        asks = torch.where(recurs, RECURRING, NOVEL)
 
         store, told, query = self._places(draws)
+        stores = Stores(at=store[..., 0], told=told[..., 0], key=key, value=value)
+        if c.overrides:
+            stores = self._rebound(draws, recurs, pattern, stores, store)
+            last = stores.last_before(key, query)
+            asks = torch.where(recurs & (last != value), OVERRIDDEN, asks)
+            value = last
         blank = torch.zeros(batch, length, dtype=torch.int64, device=device)
-        keys = blank.scatter(1, store, key).scatter(1, query, key)
-        values = blank.scatter(1, told, value + 1)
+        keys = stores.put(blank, stores.at, stores.key).scatter(1, query, key)
+        values = stores.put(blank, stores.told, stores.value + 1)
         target = torch.full_like(blank, -100).scatter(1, query, value)
-        kind = blank.scatter(1, store, STORE).scatter(1, told, STORE)
-        kind = kind.scatter(1, query, torch.where(recurs, RECURRING, NOVEL)).to(torch.int8)
+        kind = stores.put(stores.put(blank, stores.at, STORE), stores.told, STORE)
+        kind = kind.scatter(1, query, asks).to(torch.int8)
         asked = torch.full_like(blank, -1).scatter(1, query, torch.where(recurs, pattern, -1))
 
         dt, before, after = self._dynamics(draws)
@@ -211,7 +250,7 @@ class Srcd:
 
     def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
         right = predictions["value"].argmax(-1) == examples.targets["value"]
-        recurring, novel = examples.kind == RECURRING, examples.kind == NOVEL
+        recurring, novel, overridden = (examples.kind == kind for kind in (RECURRING, NOVEL, OVERRIDDEN))
         dynamics = examples.kind == DYNAMICS
         return {
             "positions": torch.tensor(examples.kind.numel(), device=right.device),
@@ -219,6 +258,8 @@ class Srcd:
             "recurring_right": (right & recurring).sum(),
             "novel": novel.sum(),
             "novel_right": (right & novel).sum(),
+            "overridden": overridden.sum(),
+            "overridden_right": (right & overridden).sum(),
             "dynamics": dynamics.sum(),
             "dynamics_error": (self._squares(predictions, examples) * dynamics).sum(),
         }
@@ -227,14 +268,14 @@ class Srcd:
         def share(right: float, of: float) -> float | None:
             return right / of if of else None
 
-        queries = counts["recurring"] + counts["novel"]
+        kinds = self.kinds[RECURRING:]
+        queries = sum(counts[kind] for kind in kinds)
         return {
-            "accuracy": share(counts["recurring_right"] + counts["novel_right"], queries),
-            "accuracy_recurring": share(counts["recurring_right"], counts["recurring"]),
-            "accuracy_novel": share(counts["novel_right"], counts["novel"]),
+            "accuracy": share(sum(counts[f"{kind}_right"] for kind in kinds), queries),
+            **{f"accuracy_{kind}": share(counts[f"{kind}_right"], counts[kind]) for kind in kinds},
             "dynamics_mse": share(counts["dynamics_error"], counts["dynamics"]),
             "dynamics_floor": self.floor,
-            "opt": share(counts["novel"], counts["positions"]),
+            "opt": share(queries - counts["recurring"], counts["positions"]),
             "static_bound": share(queries, counts["positions"]),
         }
 
@@ -266,21 +307,42 @@ class Srcd:
         return order.gather(1, ((~recurs).cumsum(1) - 1).clamp(0, c.novel_keys - 1))
 
     def _places(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each binding's key is stored, where its value is told, and where it is asked for; [B, bindings] each.
+        """Where each binding's key can be stored and its value told [B, bindings, rebound], and where it is asked for.
 
         Positions are cut into stretches of gap + 1; each event has one to itself, so that nothing comes between a key
-        and its value. Two random stretches make a binding: the earlier stores, the later asks.
+        and its value. Two random stretches make a binding: the earlier stores, the later asks. Rebound keys take more.
         """
         c = self.config
-        width = c.gap + 1
-        chosen = draws.order(4, c.length // width)[:, : 2 * c.bindings].view(len(draws.rows), c.bindings, 2)
-        store, query = chosen.amin(2) * width, chosen.amax(2) * width
+        width, events = c.gap + 1, c.rebound + 1
+        chosen = draws.order(4, c.length // width)[:, : events * c.bindings].view(len(draws.rows), c.bindings, events)
+        *stores, query = (chosen.sort(2).values * width).unbind(2)
+        store = torch.stack(stores, dim=2)
         if not c.gap:
             return store, store, query
-        return (
-            store,
-            store + 1 + draws.integers(5, c.bindings) % c.gap,
-            query + draws.integers(6, c.bindings) % width,
+        told = store + 1 + (draws.integers(5, c.bindings) % c.gap).unsqueeze(2)
+        return store, told, query + draws.integers(6, c.bindings) % width
+
+    def _rebound(self, draws: Draws, recurs: Tensor, pattern: Tensor, stores: Stores, at: Tensor) -> Stores:
+        """The stores with what the sequence binds anew; at [B, bindings, rebound] is where they can be."""
+        c = self.config
+        table = self._table(draws.rows.device)
+        times = torch.arange(c.rebound, device=at.device)
+        other = draws.uniform(12, c.patterns) < c.overridden
+        shift = draws.integers(13, c.patterns) % (c.values - 1)
+        overridden = (other.gather(1, pattern) & recurs).unsqueeze(2)
+        drawn = (
+            table.values[pattern].unsqueeze(2) + 1 + (shift.gather(1, pattern).unsqueeze(2) + times) % (c.values - 1)
+        )
+        value = torch.where(overridden, drawn % c.values, stores.value.unsqueeze(2))
+        drifted = recurs.unsqueeze(2) & ~overridden & (at >= c.drift * c.length)
+        value = torch.where(drifted, table.later[pattern].unsqueeze(2), value)
+        told = at + (stores.told - stores.at).unsqueeze(2)
+        return Stores(
+            at=at.flatten(1),
+            told=told.flatten(1),
+            key=stores.key.unsqueeze(2).expand_as(at).flatten(1),
+            value=value.flatten(1),
+            real=(overridden | (times == 0)).flatten(1),
         )
 
     def _dynamics(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
@@ -311,7 +373,8 @@ class Srcd:
             draws = Draws(seed=c.table, step=0, rows=torch.zeros(1, dtype=torch.int64, device=device))
             ids = 1 + draws.order(10, c.patterns + c.novel_keys)[0]
             values = draws.integers(11, c.patterns)[0] % c.values
-            self._tables[device] = _Table(keys=ids[: c.patterns], values=values, novel=ids[c.patterns :])
+            later = (values + 1 + draws.integers(14, c.patterns)[0] % (c.values - 1)) % c.values
+            self._tables[device] = _Table(keys=ids[: c.patterns], values=values, later=later, novel=ids[c.patterns :])
         return self._tables[device]
 
 
@@ -321,6 +384,8 @@ class _Table:
     """[patterns]: key id of each pattern."""
     values: Tensor
     """[patterns]: its value."""
+    later: Tensor
+    """[patterns]: its value after the drift; another one."""
     novel: Tensor
     """[novel_keys]: the other key ids."""
 

@@ -35,8 +35,10 @@ class Task(Protocol):
     """The head whose scored positions a read's price is counted in."""
     weights: Mapping[str, float]
     """Of each head's loss in the total."""
-    kinds: tuple[str, ...]
-    """What a position can be, for reports by kind."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What a position can be, for reports by kind."""
 
     @property
     def inputs(self) -> InputConfig:
