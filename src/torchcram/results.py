@@ -56,7 +56,10 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a run's metrics: one a step, the later after a resume; a line cut short by a crash is left out."""
+    """The lines of a run's metrics, in the order of steps: the later ones after a resume or a way back.
+
+    A line cut short by a crash is left out.
+    """
     file = Path(path)
     by_step: dict[int, dict[str, Any]] = {}
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []:
@@ -65,8 +68,10 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            # A run that went back has no later steps any more.
+            by_step = {step: kept for step, kept in by_step.items() if step < entry["step"]}
             by_step[entry["step"]] = entry
-    return [by_step[step] for step in sorted(by_step)]
+    return list(by_step.values())
 
 
 def command() -> str:

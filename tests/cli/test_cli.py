@@ -2,11 +2,14 @@
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from tests.report.runs import STORY, write
@@ -125,6 +128,9 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
         (["train", "srcd", "--set", "optimizer.rat=1"], "optimizer has fields: rate"),
         (["train", "srcd", "--set", "steps"], "--set 'steps' is not possible; allowed: a.b=c"),
         (["train", "srcd", "--resume"], "it has no config.json"),
+        (["train", "srcd", "--device", "gpu"], "device = 'gpu' is not possible; allowed: 'cpu' or 'cuda'"),
+        (["train", "srcd", "--model", "oracle"], "model = 'oracle' is not possible"),
+        (["train", "srcd", "--schedule", "none"], "schedule = 'none' is not possible"),
     ],
     ids=" ".join,
 )
@@ -132,6 +138,60 @@ def test_mistakes_are_told(words, message, tmp_path):
     done = run(*words, "--out", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert message in done.stderr
+    assert not (tmp_path / "run").exists(), "nothing stands in the way of the next try"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("words", [["train", "srcd", "--out", "run"], ["evaluate", "run"], ["bench", "data"]])
+def test_a_gpu_that_is_not_there_is_told(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*words, "--device", "cuda")
+    assert done.exit_code == 1
+    assert "no GPU here that torch can use" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["novel"], "the run has task = 'srcd', not 'novel'"),
+        (["srcd", "--preset", "medium"], "the run has preset = 'tiny', not 'medium'"),
+        (["srcd", "--schedule", "paper"], "the run has schedule = 'adaptive', not 'paper'"),
+        (["srcd", "--bf16"], "a resumed run keeps its settings; bf16=true is for new ones"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_a_resumed_run_keeps_its_settings(words, message, tmp_path):
+    out = str(tmp_path / "run")
+    run("train", "srcd", "--out", out, *SMALL, "--set", "steps=2")
+    done = run("train", *words, "--out", out, "--resume")
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(tmp_path):
+    out = tmp_path / "run"
+    run("train", "srcd", "--out", str(out), *SMALL, "--set", "steps=2")
+    shutil.rmtree(out / "checkpoints")
+    done = run("train", "srcd", "--out", str(out), "--resume")
+    assert "has no checkpoint yet: starting from the first step" in done.output
+    assert (out / "checkpoints" / "step-00000002").is_dir()
+
+
+def test_after_training_signals_do_what_they_did(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    run("train", "srcd", "--out", str(tmp_path / "run"), *SMALL, "--set", "steps=1")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("torchcram.training.checkpoint.save_file", full)
+    done = run("train", "srcd", "--out", str(tmp_path / "run"), *SMALL, "--set", "steps=1")
+    assert done.exit_code == 1
+    assert "could not be written: No space left on device" in done.stderr
 
 
 def test_evaluate_needs_a_run(tmp_path):

@@ -257,6 +257,15 @@ def test_accuracy_of_overridden_queries_is_reported_where_there_are_any():
     assert "accuracy_overridden" not in plain.metrics(dict.fromkeys(task.counts(predictions, examples), 1.0))
 
 
+def test_more_bindings_than_novel_keys_still_get_keys_of_their_own():
+    task = Srcd(SrcdConfig(length=2048, novel_keys=80))
+    assert task.config.bindings > 80
+    examples = batch(task, rows=32)
+    for row in range(32):
+        asked = examples.inputs["key"][row][examples.kind[row] == NOVEL].tolist()
+        assert len(asked) == len(set(asked)) > 10
+
+
 def test_unknown_variant():
     with pytest.raises(ValueError, match="variant = 'short' is not possible; allowed: srcd, novel"):
         Srcd.variant("short")

@@ -10,10 +10,12 @@ import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from tests.training.test_loop import trainer
 from torchcram.training import checkpoint, state
 from torchcram.training.checkpoint import Checkpoint, newest, save, verified
+from torchcram.training.decisions import load_decisions
 
 
 def trained(size: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -79,7 +81,7 @@ def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_pat
     elif damage == "cut short":
         path.write_bytes(data[: len(data) // 2])
     else:
-        data[len(data) // 2 if name != "manifest.json" else 2] ^= 4
+        data[len(data) // 2] ^= 4
         path.write_bytes(data)
     said = []
     assert newest(tmp_path, said.append).step == 1
@@ -90,18 +92,40 @@ def test_a_damaged_file_is_noticed_and_the_one_before_used(name, damage, tmp_pat
 
 def test_a_newer_format_is_refused(tmp_path):
     manifest = save(tmp_path, some(1)) / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 3}))
-    with pytest.raises(ValueError, match="has format version 3, this torchcram reads 2"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 4}))
+    with pytest.raises(ValueError, match="has format version 4, this torchcram reads 3"):
         verified(manifest.parent)
 
 
-def test_a_full_disk_leaves_the_checkpoints_before(tmp_path, monkeypatch):
+def test_no_flipped_bit_of_a_manifest_goes_unseen(tmp_path):
+    path = save(tmp_path, some(1)) / "manifest.json"
+    data = path.read_bytes()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 2
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match="step-00000001"):
+            verified(path.parent)
+
+
+def test_the_same_step_again_leaves_a_whole_checkpoint_alone_and_replaces_a_damaged_one(tmp_path):
+    path = save(tmp_path, some(1)) / "model.safetensors"
+    before = path.stat()
+    save(tmp_path, some(1))
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    path.write_bytes(b"")
+    save(tmp_path, some(1))
+    assert newest(tmp_path, refuse).step == 1
+
+
+@pytest.mark.parametrize("where", ["save_file", "_checksum"])
+def test_a_full_disk_leaves_the_checkpoints_before(where, tmp_path, monkeypatch):
     save(tmp_path, some(1))
 
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise (SafetensorError if where == "save_file" else OSError)("No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_checksum", full)
+    monkeypatch.setattr(checkpoint, where, full)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, some(2))
     monkeypatch.undo()
@@ -153,27 +177,39 @@ def test_kill_at_fifty_moments(attempt, tmp_path):
     assert newest(tmp_path, refuse).step >= 1
 
 
-def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path):
-    """Stopped in every phase: while acquiring, and after release with a router that samples."""
-    changes = {"save_every": 100, "consolidation.audit": 0.1}
+@pytest.mark.parametrize("stop", [5, 17])
+def test_a_resumed_run_is_the_run_that_never_stopped(stop, tmp_path):
+    """Stopped while acquiring, and after release with a router that samples."""
+    changes = {"save_every": 100, "consolidation.audit": 0.1, "consolidation.check_every": 100}
 
     def start():
         run = trainer(**changes)
-        run.consolidator.released_at = 8
+        step = run.train_step
+
+        def release():
+            if run.step == 12:
+                run.consolidator.released_at = 12
+            return step()
+
+        run.train_step = release
         return run
 
-    whole = list(start().run())[-1]
+    first = start()
+    whole = list(first.run(tmp_path / "whole"))[-1]
     stopped = start()
-    list(stopped.run(tmp_path, stop=lambda: stopped.step >= 13))
-    assert stopped.step == 13
-    resumed = trainer(**changes)
-    assert resumed.restore(tmp_path)
-    assert resumed.step == 13
+    list(stopped.run(tmp_path / "parts", stop=lambda: stopped.step >= stop))
+    assert stopped.step == stop
+    assert stopped.consolidator.released_at == (None if stop < 12 else 12)
+    resumed = start()
     torch.manual_seed(999)
-    assert resumed.restore(tmp_path)
-    last = list(resumed.run(tmp_path))[-1]
+    assert resumed.restore(tmp_path / "parts")
+    last = list(resumed.run(tmp_path / "parts"))[-1]
     assert last.loss == whole.loss
     assert last.evaluation == whole.evaluation
+    for one, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    kept = [load_decisions(tmp_path / name / "decisions") for name in ("whole", "parts")]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[0])
 
 
 def test_bad_steps_are_left_out_then_gone_back_from(tmp_path):
@@ -212,5 +248,5 @@ def test_training_that_never_recovers_says_so(saved, tmp_path):
 
     run.task.batch = bad
     message = "whatever the learning rate" if saved else "no checkpoint to go back to"
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(FloatingPointError, match=message):
         list(run.run(tmp_path if saved else None))

@@ -115,3 +115,14 @@ def test_a_run_keeps_the_decisions_of_every_step(tmp_path: Path) -> None:
     found = load_decisions(tmp_path / "decisions")
     assert found["step"].tolist() == list(range(run.config.steps))
     assert 0 < int(found["read"].sum()) <= int(found["asked"].sum())
+
+
+def test_reads_and_audits_of_training_are_counted() -> None:
+    run = trainer(**{"consolidation.skip": 0.25, "consolidation.audit": 0.2})
+    acquired = next(iter(run.run())).entry()
+    assert acquired["reads_training"] == pytest.approx(0.75, abs=0.05)
+    assert acquired["audits"] == 0
+    run.consolidator.released_at = run.step
+    released = [run.train_step() for _ in range(3)] and run._executed()
+    assert 0 < released["audits"] < 0.2
+    assert run._executed() == {"reads_training": 0, "audits": 0}, "only what came since"

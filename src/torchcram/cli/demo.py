@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchcram.cli import report, train
+from torchcram.cli import evaluate, report, train
 
 SETTINGS = ("task.length=256", "task.novel_keys=512", "task.values=16")
 """SRCD small enough for a laptop: the optimum is the same share of positions as at full size."""
@@ -29,5 +29,5 @@ def run(out: Path, *, changes: Sequence[str]) -> None:
     )
     if not finished:
         return
-    train.evaluate_run(out, changes=[], rows=1024, device="cpu", json=out / "result.json")
+    evaluate.run(out, changes=[], rows=1024, device="cpu", json=out / "result.json")
     report.run([out], out=out / "report.html", picture=None)

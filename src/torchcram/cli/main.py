@@ -50,11 +50,17 @@ def demo(
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf.")],
+    task: Annotated[
+        str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf, long, override, drift, stream.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     model: Annotated[str, typer.Option(help="The model: cram.")] = "cram",
-    preset: Annotated[str, typer.Option(help="Size of the model: tiny, small, medium, paper, large.")] = "tiny",
-    schedule: Annotated[str, typer.Option(help="adaptive, or paper: the paper's recipe to the letter.")] = "adaptive",
+    preset: Annotated[
+        str | None, typer.Option(help="Size of the model: tiny (default), small, medium, paper, large.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="adaptive (default), or paper: the paper's recipe to the letter.")
+    ] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers; for GPUs.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16; for GPUs.")] = False,
     set_: Annotated[
@@ -89,14 +95,14 @@ def evaluate(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the task or model, e.g. task.length=8192.")
     ] = None,
-    rows: Annotated[int, typer.Option(help="Held-out sequences.")] = 1024,
+    rows: Annotated[int, typer.Option(help="Held-out sequences.", min=1)] = 1024,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: JsonFile = None,
 ) -> None:
     """Evaluate a trained run on held-out data."""
-    from torchcram.cli.train import evaluate_run
+    from torchcram.cli import evaluate
 
-    evaluate_run(run, changes=set_ or [], rows=rows, device=device, json=json)
+    evaluate.run(run, changes=set_ or [], rows=rows, device=device, json=json)
 
 
 @app.command()
@@ -139,10 +145,14 @@ def data(
     """What making an SRCD batch costs, against the training step that uses it."""
     from torchcram import results
     from torchcram.bench.data import run
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import machine, prepare
     from torchcram.cli.tables import show_row
 
-    row = run(preset, device, {"length": length})
-    if str(json) != "-":
-        show_row(row)
-    if json is not None:
-        results.write(json, name="bench-data", rows=[row], seeds=[0])
+    with told():
+        prepare(device)
+        row = run(preset, device, {"length": length})
+        if str(json) != "-":
+            show_row(row)
+        if json is not None:
+            results.write(json, name="bench-data", rows=[row], seeds=[0], machine=machine(device))

@@ -1,44 +1,36 @@
-"""`torchcram train` and `torchcram evaluate`."""
+"""`torchcram train`."""
 
 from __future__ import annotations
 
-import json as json_text
 import signal
-import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-import torch
-import typer
 from rich.console import Console
 
-from torchcram import results
+from torchcram.cli.errors import told
 from torchcram.cli.progress import Display
-from torchcram.cli.tables import show_row
-from torchcram.config import CramConfig
-from torchcram.consolidation.config import Schedule
+from torchcram.cli.settings import configure, prepare
 from torchcram.strict import check_choice
-from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
-from torchcram.training.distributed import PeerError, launched
-from torchcram.training.evaluate import evaluate
+from torchcram.training.distributed import launched
 from torchcram.training.loop import Trainer
-from torchcram.training.recipes import recipe
 from torchcram.training.run import RunFolder
 
 Model = Literal["cram"]
 
 
+@told()
 def run(
     task: str,
     out: Path,
     *,
     model: str,
-    preset: str,
-    schedule: str,
+    preset: str | None,
+    schedule: str | None,
     changes: Sequence[str],
     resume: bool,
     device: str,
@@ -49,135 +41,69 @@ def run(
     Returns whether the run came to its end.
     """
     folder = RunFolder(out)
-    try:
+    with ExitStack() as stack:
         check_choice("model", model, Model)
-        _prepare(device)
-        with launched(device, parallel) as world, ExitStack() as lock:
-            console = Console(highlight=False, quiet=not world.first)
-            stopping = _stop_on_signals(console)
-            with world.together():
+        prepare(device)
+        world = stack.enter_context(launched(device, parallel))
+        console = Console(highlight=False, quiet=not world.first)
+        stopping = stack.enter_context(_signals(console))
+        with world.together():
+            if resume:
+                config = folder.config
+                _agrees(config, task, preset, schedule, changes)
+            else:
+                config = configure(task, preset or "tiny", changes, schedule or "adaptive")
+            world.check(config)
+            if world.first:
+                stack.enter_context(folder)
+                if not resume:
+                    folder.begin(config)
+        trainer = Trainer(config, say=lambda text: console.print(f"[yellow]{text}"), world=world)
+        # Without a checkpoint the run was stopped before its first: it starts again.
+        if resume and not trainer.restore(folder.checkpoints):
+            console.print(f"{out} has no checkpoint yet: starting from the first step", soft_wrap=True)
+        with Display(console, trainer) as display:
+            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
                 if world.first:
-                    lock.enter_context(folder)
-                    if resume and changes:
-                        raise ValueError("a resumed run keeps its settings; --set is for new ones")
-                    config = folder.config if resume else configure(task, preset, changes, schedule)
-                    world.check(config)
-                    if not resume:
-                        folder.begin(config)
-            config = folder.config
-            trainer = Trainer(config, say=lambda text: console.print(f"[yellow]{text}"), world=world)
-            restored = resume and trainer.restore(folder.checkpoints)
-            with world.together():
-                if resume and not restored:
-                    raise ValueError(f"{out} has no checkpoint to resume from")
-            with Display(console, trainer) as display:
-                for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
-                    if world.first:
-                        folder.record(progress.entry())
-                    display.report(progress)
-            if trainer.step < config.steps:
-                console.print(f"stopped at step {trainer.step}; go on with --resume")
-            elif trainer.consolidator.released_at is None:
-                console.print(
-                    "[bold red]never released: reads did not become clearly useful, so the model still reads "
-                    "everywhere[/bold red]"
-                )
-            return trainer.step >= config.steps
-    except ValueError as error:
-        _fail(error)
+                    folder.record(progress.entry())
+                display.report(progress)
+        if trainer.step < config.steps:
+            console.print(f"stopped at step {trainer.step}; go on with --resume")
+        elif trainer.consolidator.released_at is None:
+            console.print(
+                "[bold red]never released: reads did not become clearly useful, so the model still reads "
+                "everywhere[/bold red]"
+            )
+    return trainer.step >= config.steps
 
 
-def evaluate_run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Path | None) -> None:
-    """Print (and write) one row: quality and reads of the newest checkpoint of a run."""
-    try:
-        _prepare(device)
-        folder = RunFolder(path)
-        config = folder.config
-        settings, model_changes = _settings(changes, allowed=("task", "model"))
-        config = config.override({"settings": {**config.settings, **settings}}).override(
-            {f"model.{name}": value for name, value in model_changes.items()}
-        )
-        trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
-        if not trainer.restore(folder.checkpoints):
-            raise ValueError(f"{path} has no checkpoint")
-        released = trainer.consolidator.released_at
-        policy = None if released is not None else trainer.consolidator.dense()
-        found = evaluate(trainer.model, trainer.task, seed=config.seed + 1, rows=rows, policy=policy, bf16=config.bf16)
-    except ValueError as error:
-        _fail(error)
-    row: dict[str, Any] = {
-        "model": "cram",
-        "preset": config.preset,
-        "task": config.task,
-        "schedule": config.consolidation.schedule,
-        "seed": config.seed,
-        "length": trainer.task.length,
-        "slots": config.model.episodic.slots,
-        **found.row(),
-        "released_at": released,
-        "steps": trainer.step,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-    }
-    if json is None or str(json) != "-":
-        show_row({"what": str(path), **row})
-    if json is not None:
-        machine = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
-        results.write(json, name=f"{config.task}-{path.name}", rows=[row], seeds=[config.seed], machine=machine)
-
-
-def _prepare(device: str) -> None:
-    """On a GPU, float32 products may use its matrix units (tf32): the process is ours to set."""
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")
-
-
-def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive") -> RunConfig:
-    """A run's config: the recipe of a size for a task, then `a.b=c` changes; `task.…` are the task's own settings."""
-    check_choice("schedule", schedule, Schedule)
-    settings, others = _settings(changes, allowed=("task",))
-    made = Srcd.variant(task, **settings)
-    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
-    model = model.override({"episodic.trained_length": max(2, made.length)})
-    config = RunConfig(task=task, settings=settings, model=model, preset=preset)
-    return recipe(config, schedule).override(others)
-
-
-def _settings(changes: Sequence[str], allowed: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split `a.b=c` into the task's settings and the rest, with values read as JSON where they are."""
-    task: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
-    for change in changes:
-        name, equals, text = change.partition("=")
-        if not equals:
-            raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
-        try:
-            value = json_text.loads(text)
-        except json_text.JSONDecodeError:
-            value = text
-        part, _, leaf = name.partition(".")
-        if part == "task" and leaf:
-            task[leaf] = value
-        elif "model" in allowed and part != "model":
-            raise ValueError(f"--set {change!r} is not possible here; allowed: task.… and model.…")
-        else:
-            rest[leaf if "model" in allowed else name] = value
-    return task, rest
-
-
-def _stop_on_signals(console: Console) -> list[int]:
-    """A list that holds something once the run was asked to stop."""
+@contextmanager
+def _signals(console: Console) -> Iterator[list[int]]:
+    """A list that holds something once the run was asked to stop. Asked a second time, it stops at once."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
         console.print("stopping after this step, with a checkpoint")
+        for other in before:
+            signal.signal(other, before[other])
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return asked
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _fail(error: ValueError) -> NoReturn:
-    if not isinstance(error, PeerError):  # that process tells
-        print(f"torchcram: {error}", file=sys.stderr)
-    raise typer.Exit(1) from None
+def _agrees(config: RunConfig, task: str, preset: str | None, schedule: str | None, changes: Sequence[str]) -> None:
+    """A resumed run keeps its settings: refuse others rather than pass over them."""
+    if changes:
+        raise ValueError(f"a resumed run keeps its settings; {', '.join(changes)} is for new ones")
+    for name, mine, kept in (
+        ("task", task, config.task),
+        ("preset", preset, config.preset),
+        ("schedule", schedule, config.consolidation.schedule),
+    ):
+        if mine not in (kept, None):
+            raise ValueError(f"the run has {name} = {kept!r}, not {mine!r}; a resumed run keeps its settings")

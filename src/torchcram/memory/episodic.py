@@ -154,7 +154,7 @@ class EpisodicMemory(nn.Module):
             priority=none(dtype=like.dtype),
             time=none(dtype=torch.float64),
             position=none(dtype=torch.int64),
-            mass=none(dtype=like.dtype),
+            mass=none(dtype=torch.promote_types(like.dtype, torch.float32)),  # it is a long sum
         )
 
     def _heads(self, x: Tensor) -> Tensor:

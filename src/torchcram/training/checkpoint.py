@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from torchcram.training.distributed import World
 
-VERSION = 2
+VERSION = 3
 _MANIFEST = "manifest.json"
 _PREFIX = "step-"
 _ALONE = World(device=torch.device("cpu"))
@@ -76,6 +77,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _AL
     """Write a checkpoint, all processes together, and remove all but the last `keep`. Returns its folder."""
     target = folder / f"{_PREFIX}{checkpoint.step:08d}"
     temporary = folder / f".{target.name}.partial"
+    if world.any(world.first and _is_whole(target)):
+        return target  # the same step again, after a resume
     try:
         with world.together():
             if world.first:
@@ -85,10 +88,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _AL
         with world.together():
             if world.first:
                 _seal(temporary, checkpoint)
-                if (
-                    target.exists()
-                ):  # the same step again, after a resume: as good, but the new one is known to be whole
-                    shutil.rmtree(target)
+                shutil.rmtree(target, ignore_errors=True)  # of the same step, but damaged
                 os.replace(temporary, target)
                 _flush(folder)
     except BaseException:
@@ -99,6 +99,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _AL
         for old in _found(folder)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        verified(path)
+    except ValueError:
+        return False
+    return True
 
 
 def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> Saved | None:
@@ -138,12 +146,15 @@ def _described(path: Path, world: World) -> tuple[Saved, dict[str, str]]:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path.name} is damaged: {error}") from error
-    if not isinstance(manifest, Mapping) or manifest.get("format") != "torchcram-checkpoint":
+    if not isinstance(manifest, dict) or manifest.get("format") != "torchcram-checkpoint":
         raise ValueError(f"{path.name} is not a torchcram checkpoint")
     if manifest.get("format_version") != VERSION:
         raise ValueError(
             f"{path.name} has format version {manifest.get('format_version')!r}, this torchcram reads {VERSION}"
         )
+    sealed = manifest.pop("seal", None)
+    if sealed != _digest(manifest):
+        raise ValueError(f"{path.name} is damaged: {_MANIFEST} is not what was written")
     return Saved(path=path, step=manifest["step"], extra=manifest["extra"], world=world), manifest["checksums"]
 
 
@@ -151,7 +162,10 @@ def _write(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
     if world.size == 1:
         for part in ("model", "optimizer"):
             mine = {name: x.detach().contiguous().cpu() for name, x in tensors.items() if name.startswith(f"{part}.")}
-            save_file(mine, folder / f"{part}.safetensors")
+            try:
+                save_file(mine, folder / f"{part}.safetensors")
+            except SafetensorError as error:  # also what a full disk looks like
+                raise OSError(f"{folder.name} could not be written: {error}") from error
         return
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.api import CheckpointException
@@ -170,20 +184,25 @@ def _seal(folder: Path, checkpoint: Checkpoint) -> None:
     for path in sorted(folder.glob("*.safetensors")):
         _flush(path)
         checksums[path.name] = _checksum(path)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": "torchcram-checkpoint",
         "format_version": VERSION,
         "step": checkpoint.step,
         "extra": checkpoint.extra,
         "checksums": checksums,
     }
-    (folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    (folder / _MANIFEST).write_text(json.dumps({**manifest, "seal": _digest(manifest)}), encoding="utf-8")
     _flush(folder / _MANIFEST)
     _flush(folder)
 
 
 def _found(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir())
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """Of what a manifest says: a flipped bit may leave it readable."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:

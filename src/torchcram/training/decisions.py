@@ -39,24 +39,30 @@ class Decisions:
         self._counts.append(counts[:, :spare])
 
     def save(self, folder: Path, world: World | None = None) -> None:
-        """Write what was recorded since the last time, in all processes."""
+        """Write what was recorded since the last time, all processes together."""
         if not self._counts:
             return
         recorded, counts = torch.tensor(self._steps), torch.stack(self._counts)
-        self._steps, self._counts = [], []
-        if world is not None:
+        if world is None:
+            _write(folder, recorded, counts)
+        else:
             with world.sharing():
                 counts = processes.total(counts)
-            if not world.first:
-                return
-        folder.mkdir(parents=True, exist_ok=True)
-        first = int(recorded[0])
-        for path in folder.glob("step-*.safetensors"):
-            if int(path.stem.removeprefix("step-")) >= first:
-                path.unlink()
-        asked, read = counts.cpu().unbind(1)
-        with replacing(folder / f"step-{first:08d}.safetensors") as temporary:
-            save_file({"step": recorded, "asked": asked.contiguous(), "read": read.contiguous()}, temporary)
+            with world.together():
+                if world.first:
+                    _write(folder, recorded, counts)
+        self._steps, self._counts = [], []
+
+
+def _write(folder: Path, steps: Tensor, counts: Tensor) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    first = int(steps[0])
+    asked, read = counts.cpu().unbind(1)
+    with replacing(folder / f"step-{first:08d}.safetensors") as temporary:
+        save_file({"step": steps, "asked": asked.contiguous(), "read": read.contiguous()}, temporary)
+    for path in folder.glob("step-*.safetensors"):
+        if int(path.stem.removeprefix("step-")) > first:
+            path.unlink()
 
 
 def load_decisions(folder: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -30,6 +30,8 @@ LossOf = Callable[[Examples], Tensor]
 class PeerError(ValueError):
     """Another process could not go on, and has said why."""
 
+    told = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class World:

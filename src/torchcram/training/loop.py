@@ -46,6 +46,10 @@ class Progress:
     """Of a training step, mean since the last report."""
     seconds: float
     """Of the whole run so far: steps, checks, evaluations."""
+    reads_training: float
+    """Share of the positions trained on since the last report that read in at least one layer."""
+    audits: float
+    """Share of those positions audited in a layer, averaged over layers."""
     skipped: int
     """Steps so far that were left out because their loss was not finite."""
 
@@ -62,6 +66,8 @@ class Progress:
             "seconds": self.seconds,
             "skipped": self.skipped,
             **self.evaluation.row(),
+            "reads_training": self.reads_training,
+            "audits": self.audits,
             "losses": self.evaluation.losses,
             "kind_reads": self.evaluation.kind_reads,
             "quality": self.evaluation.quality,
@@ -107,6 +113,8 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
+        self._counts = torch.zeros(3, dtype=torch.float64, device=self.device)
+        """Positions trained on since the last report, those that read, and audits in a layer."""
 
     def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
         """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
@@ -142,6 +150,7 @@ class Trainer:
                     excess=self.consolidator.controller.excess,
                     released_at=self.consolidator.released_at,
                     evaluation=evaluation,
+                    **self._executed(),
                     step_seconds=spent / max(1, self.step - since),
                     seconds=self.seconds,
                     skipped=self.skipped,
@@ -190,21 +199,35 @@ class Trainer:
                 part = processes.part_of_mean(value, scored[head], overall[head])
                 loss = loss + self.task.weights[head] * part
         self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
+        audits = torch.stack([layer.audits for layer in out.layers]).double().mean(0).sum()
+        self._counts += torch.stack(
+            [audits.new_tensor(examples.kind.numel()), (out.routing == 1).any(-1).sum(), audits]
+        )
         return loss
+
+    def _executed(self) -> dict[str, float]:
+        """What training has read and audited since this was last asked."""
+        with self.world.sharing():
+            positions, reading, audits = processes.total(self._counts).tolist()
+        self._counts.zero_()
+        return {"reads_training": reading / max(1, positions), "audits": audits / max(1, positions)}
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
         """Losses of the checks: always the same held-out sequences, so that differences are not sampling."""
         return self.evaluate(policy).losses
 
-    def evaluate(self, policy: RoutingPolicy | None = None) -> Evaluation:
+    def evaluate(
+        self, policy: RoutingPolicy | None = None, *, seed: int | None = None, rows: int | None = None
+    ) -> Evaluation:
         """On held-out sequences, as the router decides unless told otherwise; dense while acquiring."""
         c = self.config
+        seed, rows = c.seed if seed is None else seed, rows or c.evaluate_rows
         if policy is None and self.consolidator.released_at is None:
             policy = self.consolidator.dense()
         # Compiled layers are for the batches of training: evaluation has others, and is rare.
         plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
         with self.world.sharing(), plain:
-            return evaluate(self.model, self.task, seed=c.seed, rows=c.evaluate_rows, policy=policy, bf16=c.bf16)
+            return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""
@@ -215,8 +238,9 @@ class Trainer:
             "seconds": self.seconds,
         }
         given = Checkpoint(step=self.step, tensors=state.tensors(self.model, self.optimizer), extra=extra)
-        checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
+        # First what belongs to the steps before: a checkpoint without them would never get them back.
         self.decisions.save(folder / "decisions", self.world)
+        checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""
@@ -235,10 +259,12 @@ class Trainer:
         """To the last checkpoint, at half the learning rate; without one there is no way on."""
         scale, skipped = self.rate_scale / 2, self.skipped
         if checkpoints is None or not self.restore(checkpoints):
-            raise RuntimeError(
+            raise FloatingPointError(
                 f"{_PATIENCE} steps in a row had no finite loss, and there is no checkpoint to go back to"
             )
         self.rate_scale, self.skipped = min(scale, self.rate_scale / 2), skipped
         if self.rate_scale < _LOWEST_RATE:
-            raise RuntimeError("training keeps running into losses that are not finite, whatever the learning rate")
+            raise FloatingPointError(
+                "training keeps running into losses that are not finite, whatever the learning rate"
+            )
         self.say(f"back to step {self.step}, with the learning rate times {self.rate_scale:g} from here on")

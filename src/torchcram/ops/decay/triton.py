@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchcram.ops.dispatch import on_device
+
 _STRETCH = 64
 
 
@@ -27,8 +29,8 @@ def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -
     x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
     states = torch.empty_like(x)
     block = min(32, triton.next_power_of_2(width))
-    with torch.cuda.device(x.device) if x.is_cuda else torch.no_grad():
-        _forward[(triton.cdiv(width, block), batch)](
+    with on_device(x):
+        _forward[(batch, triton.cdiv(width, block))](
             x, rate, gap, reset, initial, states, length, width, STRETCH=_STRETCH, BLOCK=block
         )
     return states
@@ -44,8 +46,8 @@ def scan_backward(
     grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
     grad_rate = torch.empty(batch, width, dtype=rate.dtype, device=rate.device)
     block = min(32, triton.next_power_of_2(width))
-    with torch.cuda.device(grad.device) if grad.is_cuda else torch.no_grad():
-        _backward[(triton.cdiv(width, block), batch)](
+    with on_device(grad):
+        _backward[(batch, triton.cdiv(width, block))](
             grad,
             states,
             rate,
@@ -109,8 +111,8 @@ def _decay(rate, GAP, RESET, row, length, at, inside):
 
 @triton.jit
 def _forward(X, RATE, GAP, RESET, INITIAL, STATES, length, width, STRETCH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     place = tl.arange(0, STRETCH)
     wide = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
@@ -146,8 +148,8 @@ def _backward(
     BLOCK: tl.constexpr,
 ):
     """g_t = grad_t + a_{t+1} g_{t+1}, from the end; a_t's own gradient is g_t s_{t-1}."""
-    row = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     place = tl.arange(0, STRETCH)
     wide = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32

@@ -5,15 +5,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchcram.ops.dispatch import on_device
+
 _BLOCK = 1024
 
 
 def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
     out = torch.empty(len(rows), columns, dtype=torch.int64, device=rows.device)
     if out.numel():
-        with torch.cuda.device(rows.device) if rows.is_cuda else torch.no_grad():
+        with on_device(rows):
             # Beyond 32 bits whatever the key, which changes nothing: one compiled kernel serves all keys.
-            _kernel[(triton.cdiv(columns, _BLOCK), len(rows))](rows.contiguous(), out, key + (1 << 40), columns, _BLOCK)
+            _kernel[(len(rows), triton.cdiv(columns, _BLOCK))](rows.contiguous(), out, key + (1 << 40), columns, _BLOCK)
     return out
 
 
@@ -27,10 +29,10 @@ def _mix(x):
     return x ^ (x >> 16)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key"])
 def _kernel(ROWS, OUT, key, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     number = key + tl.load(ROWS + row) * 0x85EBCA6B
     per_row = _mix((number & 0xFFFFFFFF).to(tl.uint32))
     value = _mix(_mix(per_row ^ _mix(column.to(tl.uint32))) ^ per_row)

@@ -22,11 +22,11 @@ class Read(NamedTuple):
 
 
 def _triton(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernels, loaded when first needed; they are made for 32 bits or fewer."""
-    if query.dtype == torch.float64:
-        return fast.episodic_read(query, *rest)
+    """The kernels, loaded when first needed; they are made for 32 bits or fewer, and for heads that fit on the chip."""
     from torchcram.ops.read import triton
 
+    if query.dtype == torch.float64 or query.shape[-1] > triton.LARGEST:
+        return fast.episodic_read(query, *rest)
     return triton.episodic_read(query, *rest)
 
 

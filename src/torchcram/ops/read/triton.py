@@ -14,8 +14,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torchcram.ops.dispatch import on_device
 from torchcram.ops.records import Events, Rows
 
+LARGEST = 256
+"""Largest size of a head that the kernels are made for."""
+_SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
 _NEVER = 1 << 30  # position of a row that is padding: no event lasts that long
 _LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -80,8 +84,8 @@ class _Read(torch.autograd.Function):
         batch, count, heads, size = query.shape
         total = key.shape[1]
         q, k, v, strength, recency = (x.contiguous() for x in (query, key, value, strength, recency))
-        out = torch.zeros_like(q)
-        lowest = q.new_empty(batch, heads, count, dtype=torch.float32)
+        out = torch.empty_like(q)
+        log_total = q.new_empty(batch, heads, count, dtype=torch.float32)
         mass = q.new_zeros(batch, total, dtype=torch.float32)
         pairs = _pairs(at, valid, *when[:2])
         ctx.mark_non_differentiable(mass, pairs)
@@ -92,15 +96,15 @@ class _Read(torch.autograd.Function):
         times = _Times.of(at, valid, row_time, Events(*when))
         plan = _Plan.of(times, q)
         shape = (count, total, heads, 1 / math.sqrt(size))
-        with _device(q):
-            _forward[(plan.row_tiles, batch * heads)](
-                q, k, v, strength, recency, *times, *plan.events_of_rows, out, lowest, *shape, **plan.meta
+        with on_device(q):
+            _forward[(batch * heads, plan.row_tiles)](
+                q, k, v, strength, recency, *times, *plan.events_of_rows, out, log_total, *shape, **plan.meta
             )
-            _mass[(plan.event_tiles, batch)](
-                q, k, strength, recency, *times, *plan.rows_of_events, lowest, mass, *shape, **plan.meta
+            _mass[(batch, plan.event_tiles)](
+                q, k, strength, recency, *times, *plan.rows_of_events, log_total, mass, *shape, **plan.meta
             )
         ctx.plan = plan
-        ctx.save_for_backward(q, k, v, strength, recency, *times, out, lowest)
+        ctx.save_for_backward(q, k, v, strength, recency, *times, out, log_total)
         return out, mass, pairs
 
     @staticmethod
@@ -109,7 +113,7 @@ class _Read(torch.autograd.Function):
         if ctx.empty:
             grads = tuple(torch.zeros_like(x) for x in ctx.saved_tensors)
             return *grads, *(None,) * 6
-        q, k, v, strength, recency, *times, out, lowest = ctx.saved_tensors
+        q, k, v, strength, recency, *times, out, log_total = ctx.saved_tensors
         plan: _Plan = ctx.plan
         batch, count, heads, size = q.shape
         total = k.shape[1]
@@ -119,8 +123,8 @@ class _Read(torch.autograd.Function):
         grad_strength = q.new_empty(batch, heads, total, dtype=torch.float32)
         grad_recency = q.new_empty(batch, heads, plan.event_tiles, dtype=torch.float32)
         shape = (count, total, heads, 1 / math.sqrt(size))
-        with _device(q):
-            _backward_rows[(plan.row_tiles, batch * heads)](
+        with on_device(q):
+            _backward_rows[(batch * heads, plan.row_tiles)](
                 q,
                 k,
                 v,
@@ -130,12 +134,12 @@ class _Read(torch.autograd.Function):
                 *plan.events_of_rows,
                 grad,
                 inner,
-                lowest,
+                log_total,
                 grad_q,
                 *shape,
                 **plan.meta,
             )
-            _backward_events[(plan.event_tiles, batch * heads)](
+            _backward_events[(batch * heads, plan.event_tiles)](
                 q,
                 k,
                 v,
@@ -145,7 +149,7 @@ class _Read(torch.autograd.Function):
                 *plan.rows_of_events,
                 grad,
                 inner,
-                lowest,
+                log_total,
                 grad_k,
                 grad_v,
                 grad_strength,
@@ -172,7 +176,7 @@ class _Plan(NamedTuple):
     def of(cls, times: _Times, query: Tensor) -> "_Plan":
         count, size = query.shape[1], query.shape[3]
         total = times.written.shape[1]
-        rows, events, warps, stages = _sizes(count, query.dtype)
+        rows, events, warps, stages = _sizes(count, size, query.dtype)
         row_tiles, event_tiles = triton.cdiv(count, rows), triton.cdiv(total, events)
         at = times.at
         last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
@@ -211,10 +215,17 @@ def _pairs(at: Tensor, valid: Tensor, written: Tensor, expires: Tensor) -> Tenso
     return ((before - gone) * valid).sum(1)
 
 
-def _sizes(count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Rows and events of a tile, warps, pipeline stages: the fastest of those tried on an H200."""
-    most, events, stages = (64, 64, 2) if dtype == torch.float32 else (128, 32, 3)
-    return min(most, max(16, triton.next_power_of_2(count))), events, 4, stages
+def _sizes(count: int, size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Rows and events of a tile, warps, pipeline stages: the fastest of those tried on an H200 at size 64.
+
+    Larger heads take smaller tiles: keys and values of every stage must fit into a multiprocessor's memory.
+    """
+    rows, events, stages = (64, 64, 2) if dtype == torch.float32 else (128, 32, 3)
+    width = max(16, triton.next_power_of_2(size))
+    while events > 16 and 2 * stages * events * width * dtype.itemsize > _SHARED:
+        events //= 2
+    rows = min(rows, max(16, 8192 // width), max(16, triton.next_power_of_2(count)))
+    return rows, events, 4, stages
 
 
 def _tiles(x: Tensor, size: int, filler: int) -> Tensor:
@@ -222,10 +233,6 @@ def _tiles(x: Tensor, size: int, filler: int) -> Tensor:
     short = -x.shape[1] % size
     full: Tensor = torch.nn.functional.pad(x, (0, short), value=filler)
     return full.view(full.shape[0], full.shape[1] // size, size)
-
-
-def _device(x: Tensor) -> Any:
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
 
 
 @triton.jit
@@ -294,7 +301,7 @@ def _forward(
     FIRST,
     END,
     OUT,
-    LOWEST,
+    LOG_TOTAL,
     count,
     total,
     heads,
@@ -305,7 +312,7 @@ def _forward(
     EVENTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile, batch, head = tl.program_id(0), tl.program_id(1) // heads, tl.program_id(1) % heads
+    tile, batch, head = tl.program_id(1), tl.program_id(0) // heads, tl.program_id(0) % heads
     row = tile * ROWS + tl.arange(0, ROWS)
     at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
     q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
@@ -313,8 +320,8 @@ def _forward(
     top = tl.full((ROWS,), -1e30, tl.float32)
     norm = tl.zeros((ROWS,), tl.float32)
     found = tl.zeros((ROWS, WIDTH), tl.float32)
-    begin = tl.load(FIRST + batch * tl.num_programs(0) + tile) // EVENTS * EVENTS
-    end = tl.load(END + batch * tl.num_programs(0) + tile)
+    begin = tl.load(FIRST + batch * tl.num_programs(1) + tile) // EVENTS * EVENTS
+    end = tl.load(END + batch * tl.num_programs(1) + tile)
     for start in range(begin, end, EVENTS):
         event = start + tl.arange(0, EVENTS)
         written, expires, high, low, strength = _events_at(
@@ -335,7 +342,7 @@ def _forward(
     found = found / tl.where(filled, norm, 1.0)[:, None]
     _store(OUT, found, batch, count, heads, head, row, SIZE, WIDTH)
     place = (batch * heads + head) * count + row
-    tl.store(LOWEST + place, top + tl.log2(tl.where(filled, norm, 1.0)), mask=row < count)
+    tl.store(LOG_TOTAL + place, top + tl.log2(tl.where(filled, norm, 1.0)), mask=row < count)
 
 
 @triton.jit
@@ -353,7 +360,7 @@ def _mass(
     EVENT_LOW,
     FIRST,
     END,
-    LOWEST,
+    LOG_TOTAL,
     MASS,
     count,
     total,
@@ -365,13 +372,13 @@ def _mass(
     EVENTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile, batch = tl.program_id(0), tl.program_id(1)
+    tile, batch = tl.program_id(1), tl.program_id(0)
     event = tile * EVENTS + tl.arange(0, EVENTS)
     written, expires, high, low, strength = _events_at(
         WRITTEN, EXPIRES, EVENT_HIGH, EVENT_LOW, STRENGTH, batch, total, event
     )
-    begin = tl.load(FIRST + batch * tl.num_programs(0) + tile) // ROWS * ROWS
-    end = tl.load(END + batch * tl.num_programs(0) + tile)
+    begin = tl.load(FIRST + batch * tl.num_programs(1) + tile) // ROWS * ROWS
+    end = tl.load(END + batch * tl.num_programs(1) + tile)
     mass = tl.zeros((EVENTS,), tl.float32)
     for head in range(heads):
         k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
@@ -380,11 +387,11 @@ def _mass(
             row = start + tl.arange(0, ROWS)
             at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
             q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
-            lowest = tl.load(LOWEST + (batch * heads + head) * count + row, mask=row < count, other=0.0)
+            log_total = tl.load(LOG_TOTAL + (batch * heads + head) * count + row, mask=row < count, other=0.0)
             scores, readable, _ = _scores(
                 q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
             )
-            mass += tl.sum(tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0), 0)
+            mass += tl.sum(tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0), 0)
     tl.store(MASS + batch * total + event, mass / heads, mask=event < total)
 
 
@@ -406,7 +413,7 @@ def _backward_rows(
     END,
     GRAD,
     INNER,
-    LOWEST,
+    LOG_TOTAL,
     GRAD_Q,
     count,
     total,
@@ -418,18 +425,18 @@ def _backward_rows(
     EVENTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile, batch, head = tl.program_id(0), tl.program_id(1) // heads, tl.program_id(1) % heads
+    tile, batch, head = tl.program_id(1), tl.program_id(0) // heads, tl.program_id(0) % heads
     row = tile * ROWS + tl.arange(0, ROWS)
     at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
     q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
     grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
     place = (batch * heads + head) * count + row
-    lowest = tl.load(LOWEST + place, mask=row < count, other=0.0)
+    log_total = tl.load(LOG_TOTAL + place, mask=row < count, other=0.0)
     inner = tl.load(INNER + place, mask=row < count, other=0.0)
     recency = tl.load(RECENCY + head)
     grad_q = tl.zeros((ROWS, WIDTH), tl.float32)
-    begin = tl.load(FIRST + batch * tl.num_programs(0) + tile) // EVENTS * EVENTS
-    end = tl.load(END + batch * tl.num_programs(0) + tile)
+    begin = tl.load(FIRST + batch * tl.num_programs(1) + tile) // EVENTS * EVENTS
+    end = tl.load(END + batch * tl.num_programs(1) + tile)
     for start in range(begin, end, EVENTS):
         event = start + tl.arange(0, EVENTS)
         written, expires, high, low, strength = _events_at(
@@ -440,7 +447,7 @@ def _backward_rows(
         scores, readable, _ = _scores(
             q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
         )
-        weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
+        weights = tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0)
         slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
         grad_q += tl.dot(slope.to(k.dtype), k, input_precision=PRECISION)
     _store(GRAD_Q, grad_q * scale, batch, count, heads, head, row, SIZE, WIDTH)
@@ -464,7 +471,7 @@ def _backward_events(
     END,
     GRAD,
     INNER,
-    LOWEST,
+    LOG_TOTAL,
     GRAD_K,
     GRAD_V,
     GRAD_STRENGTH,
@@ -480,7 +487,7 @@ def _backward_events(
     EVENTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile, batch, head = tl.program_id(0), tl.program_id(1) // heads, tl.program_id(1) % heads
+    tile, batch, head = tl.program_id(1), tl.program_id(0) // heads, tl.program_id(0) % heads
     event = tile * EVENTS + tl.arange(0, EVENTS)
     written, expires, high, low, strength = _events_at(
         WRITTEN, EXPIRES, EVENT_HIGH, EVENT_LOW, STRENGTH, batch, total, event
@@ -500,12 +507,12 @@ def _backward_events(
         q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
         grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
         place = (batch * heads + head) * count + row
-        lowest = tl.load(LOWEST + place, mask=row < count, other=0.0)
+        log_total = tl.load(LOG_TOTAL + place, mask=row < count, other=0.0)
         inner = tl.load(INNER + place, mask=row < count, other=0.0)
         scores, readable, logs = _scores(
             q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
         )
-        weights = tl.where(readable, tl.exp2(scores - lowest[:, None]), 0.0)
+        weights = tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0)
         grad_v += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)
         slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
         grad_k += tl.dot(tl.trans(slope.to(q.dtype)), q, input_precision=PRECISION)

@@ -1,0 +1,75 @@
+"""From the words of a command line to the config of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchcram.config import CramConfig
+from torchcram.consolidation.config import Schedule
+from torchcram.strict import check_choice, reject
+from torchcram.tasks import Srcd
+from torchcram.training.config import RunConfig
+from torchcram.training.recipes import recipe
+
+
+def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive") -> RunConfig:
+    """A run's config: the recipe of a size for a task, then `a.b=c` changes; `task.…` are the task's own settings."""
+    check_choice("schedule", schedule, Schedule)
+    settings, others = _split(changes)
+    made = Srcd.variant(task, **settings)
+    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
+    model = model.override({"episodic.trained_length": max(2, made.length)})
+    config = RunConfig(task=task, settings=settings, model=model, preset=preset)
+    return recipe(config, schedule).override(others)
+
+
+def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
+    """A run's config for an evaluation under other settings: of the task and the model, nothing else."""
+    settings, others = _split(changes)
+    for name in others:
+        if not name.startswith("model."):
+            raise ValueError(f"--set {name}=… is not possible here; allowed: task.… and model.…")
+    return config.override({"settings": {**config.settings, **settings}}).override(others)
+
+
+def prepare(device: str) -> None:
+    """Refuse a device that is not there. On a GPU, let float32 products use its matrix units (tf32)."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        reject("device", device, "'cpu' or 'cuda'")
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            reject("device", device, "'cpu', since there is no GPU here that torch can use")
+        torch.set_float32_matmul_precision("high")
+
+
+def machine(device: str) -> str | None:
+    """The name of a GPU for result files; None for a CPU, which they describe by themselves."""
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
+
+
+def _split(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`a.b=c` as the task's settings and the rest, with values read as JSON where they are."""
+    task: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        part, _, leaf = name.partition(".")
+        if part == "task" and leaf:
+            task[leaf] = value
+        else:
+            rest[name] = value
+    return task, rest
