@@ -63,7 +63,7 @@ class EpisodicConfig(StrictConfig):
     recency: bool = True
     """Learn a bias per head in log(1 + age of the event)."""
     trained_length: int | None = None
-    """Positions of a sequence in training: further on, where more events compete, reads get sharper; None: nowhere."""
+    """Positions of a sequence in training: further on, where more keys compete, reads get sharper; None: nowhere."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:

@@ -1,5 +1,7 @@
 """Pure tensor functions, one folder an operation: `reference.py` is the specification, `fast.py` what runs.
 
+On a GPU `triton.py` runs where there is one.
+
 Shapes use B batch, N positions, D width, H heads, S slots held, E events, R rows, M buffer size.
 """
 
