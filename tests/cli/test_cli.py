@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from tests.report.runs import STORY, write
-from torchcram import __version__
+from torchcram import Cram, __version__
 from torchcram.bench import cpu
 from torchcram.cli.main import app
 
@@ -61,11 +61,27 @@ def test_demo_trains_evaluates_and_reports(tmp_path):
     small = [f"--set={s}" for s in ("steps=4", "batch=2", "evaluate_rows=2", "evaluate_every=2", "task.length=64")]
     first = run("demo", "--out", str(out), *small).output
     assert "never released" in first
-    assert "accuracy_novel" in first
+    assert "accuracy" in first
     row = json.loads((out / "result.json").read_text())["rows"][0]
     assert (row["steps"], row["length"], row["reads"]) == (4, 64, 1.0)
     assert "<svg" in (out / "report.html").read_text()
-    assert "going on with it" in run("demo", "--out", str(out)).output
+    again = run("demo", "--out", str(out)).output
+    assert "is complete: all 4 steps are done" in again
+    assert run("demo", "--out", str(out), "--set", "seed=1").exit_code == 1
+
+
+def test_export_writes_a_model_that_can_be_loaded(tmp_path):
+    run("train", "srcd", "--out", str(tmp_path / "run"), *SMALL, "--set", "steps=1")
+    done = run("export", str(tmp_path / "run"), "--out", str(tmp_path / "model"))
+    assert "from_pretrained" in done.output
+    assert Cram.from_pretrained(tmp_path / "model").config.episodic.trained_length is not None
+
+
+def test_evaluate_refuses_a_task_of_other_keys(tmp_path):
+    run("train", "srcd", "--out", str(tmp_path / "run"), *SMALL, "--set", "steps=1")
+    done = run("evaluate", str(tmp_path / "run"), "--set", "task.values=9")
+    assert done.exit_code == 1
+    assert "made for other keys or values" in done.stderr
 
 
 def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchcram.cli import evaluate, report, train
+from torchcram.cli.errors import told
 
 SETTINGS = ("task.length=256", "task.novel_keys=512", "task.values=16")
 """SRCD small enough for a laptop: the optimum is the same share of positions as at full size."""
 
 
+@told()
 def run(out: Path, *, changes: Sequence[str]) -> None:
     """Train (or go on with) the run in `out`, evaluate it on data it has not seen, and write its report."""
     begun = (out / "config.json").exists()
+    if begun and changes:
+        raise ValueError(f"{out} holds a run already, which keeps its settings; choose another folder with --out")
     if begun:
-        print(f"{out} holds a run already: going on with it (remove the folder to train again)")
+        print(
+            f"{out} holds a run already: going on with it, if there is anything left to do (remove it to train again)"
+        )
     finished = train.run(
         "srcd",
         out,

@@ -11,7 +11,7 @@ from rich.console import Console
 from torchcram import results
 from torchcram.cli.errors import told
 from torchcram.cli.settings import changed, machine, prepare
-from torchcram.cli.tables import show_row
+from torchcram.cli.tables import show_evaluation
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
@@ -45,7 +45,7 @@ def run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Pat
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
     }
     if json is None or str(json) != "-":
-        show_row({"what": str(path), **row})
+        show_evaluation(str(path), row)
     if json is not None:
         name = f"{config.task}-{path.name}"
         results.write(json, name=name, rows=[row], seeds=[config.seed], machine=machine(device))

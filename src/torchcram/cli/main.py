@@ -119,6 +119,17 @@ def report(
     run(runs, out=out, picture=picture)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the model to.")],
+) -> None:
+    """Write a trained run's model as a folder that Cram.from_pretrained reads."""
+    from torchcram.cli import export
+
+    export.run(run, out=out)
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""

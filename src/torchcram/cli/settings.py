@@ -33,7 +33,13 @@ def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
     for name in others:
         if not name.startswith("model."):
             raise ValueError(f"--set {name}=… is not possible here; allowed: task.… and model.…")
-    return config.override({"settings": {**config.settings, **settings}}).override(others)
+    config = config.override({"settings": {**config.settings, **settings}}).override(others)
+    task = Srcd.variant(config.task, **config.settings)
+    if (task.inputs, task.outputs) != (config.model.inputs, config.model.outputs):
+        raise ValueError(
+            "the model was made for other keys or values; patterns, novel_keys and values must stay as they are"
+        )
+    return config
 
 
 def prepare(device: str) -> None:

@@ -11,5 +11,28 @@ def show_row(row: Row) -> None:
     Console(highlight=False).print(f"[bold]{row['what']}[/bold]: {facts}", soft_wrap=True)
 
 
+def show_evaluation(what: str, row: Row) -> None:
+    """What a run came to, in a few lines; `--json` has it all."""
+
+    def share(name: str) -> str:
+        value = row.get(name)
+        return f"{value:.2%}" if isinstance(value, float) else "-"
+
+    kinds = [key for key in row if key.startswith("accuracy_")]
+    parts = ", ".join(f"{key.removeprefix('accuracy_')} {share(key)}" for key in kinds)
+    reads, least, released = row.get("reads"), row.get("opt"), row.get("released_at")
+    times = (
+        f", {reads / least:.2f} × the least possible" if isinstance(reads, float) and isinstance(least, float) else ""
+    )
+    lines = (
+        f"[bold]{what}[/bold]: {row['model']} {row['preset']}, {row['task']}, N = {row['length']}, seed {row['seed']}",
+        f"  accuracy  {share('accuracy')} ({parts})",
+        f"  reads     {share('reads')} of the positions{times}; {share('layer_reads')} in a layer",
+        f"  dynamics  error {_short(row.get('dynamics_mse'))}, at least {_short(row.get('dynamics_floor'))}",
+        f"  training  {row['steps']} steps, {'never released' if released is None else f'released at step {released}'}",
+    )
+    Console(highlight=False).print("\n".join(lines), soft_wrap=True)
+
+
 def _short(value: str | int | float | bool | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

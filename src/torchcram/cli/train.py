@@ -62,6 +62,9 @@ def run(
         # Without a checkpoint the run was stopped before its first: it starts again.
         if resume and not trainer.restore(folder.checkpoints):
             console.print(f"{out} has no checkpoint yet: starting from the first step", soft_wrap=True)
+        if trainer.step >= config.steps:
+            console.print(f"{out} is complete: all {config.steps} steps are done", soft_wrap=True)
+            return True
         with Display(console, trainer) as display:
             for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
                 if world.first:
@@ -69,12 +72,15 @@ def run(
                 display.report(progress)
         if trainer.step < config.steps:
             console.print(f"stopped at step {trainer.step}; go on with --resume")
-        elif trainer.consolidator.released_at is None:
+            return False
+        if trainer.consolidator.released_at is None:
             console.print(
                 "[bold red]never released: reads did not become clearly useful, so the model still reads "
-                "everywhere[/bold red]"
+                "everywhere; more steps, shorter sequences or another learning rate may help[/bold red]",
+                soft_wrap=True,
             )
-    return trainer.step >= config.steps
+        console.print(f"done: torchcram evaluate {out}, torchcram report {out}", soft_wrap=True)
+    return True
 
 
 @contextmanager

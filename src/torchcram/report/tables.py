@@ -27,7 +27,7 @@ GLOSSARY = {
     "layer_reads": "the same for one layer, averaged over all layers: the paper's attention fraction",
     "pairs": "query-key pairs scored ÷ N(N+1)/2 a layer, everything executed included",
     "writes": "positions written to the episodic buffer ÷ positions",
-    "audits": "reads executed only to learn from, on tokens that would have skipped; none at evaluation",
+    "audits": "reads executed only to learn from, on tokens that would have skipped; in training alone",
     "OPT": "the novel share of queries: the least reads for a model whose recurrent state holds no bindings",
     "static bound": "the share of all queries: the least reads for a router without any recall",
     "q": "how well semantic recall would reconstruct what a read returns, 0 to 1; at q* the router is indifferent",
