@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,7 +47,7 @@ def run(
         prepare(device)
         world = stack.enter_context(launched(device, parallel))
         console = Console(highlight=False, quiet=not world.first)
-        stopping = stack.enter_context(_signals(console))
+        stopping = stack.enter_context(_signals(speak=world.first))
         with world.together():
             if resume:
                 config = folder.config
@@ -84,13 +85,14 @@ def run(
 
 
 @contextmanager
-def _signals(console: Console) -> Iterator[list[int]]:
+def _signals(*, speak: bool) -> Iterator[list[int]]:
     """A list that holds something once the run was asked to stop. Asked a second time, it stops at once."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         asked.append(number)
-        console.print("stopping after this step, with a checkpoint")
+        if speak:  # plainly: a signal may come in the middle of anything, an import or a print included
+            os.write(2, b"\nstopping after this step, with a checkpoint\n")
         for other in before:
             signal.signal(other, before[other])
 
