@@ -187,7 +187,7 @@ def test_a_query_and_a_key_of_the_same_content_match_at_the_start():
 
 
 def test_reads_get_sharper_beyond_the_length_of_training():
-    plain, told = episodic(slots=None), episodic(slots=None, trained_length=8)
+    plain, told = episodic(slots=None).eval(), episodic(slots=None, trained_length=8).eval()
     u, h, dt = sequence(64)
     clock = Timeline.build(dt)
     masses = []
@@ -198,6 +198,9 @@ def test_reads_get_sharper_beyond_the_length_of_training():
     _, before, _ = call(told, u[:, :9], h[:, :9], Timeline.build(dt[:, :9]), told.empty(2))
     _, expected, _ = call(plain, u[:, :9], h[:, :9], Timeline.build(dt[:, :9]), plain.empty(2))
     assert torch.equal(before.value, expected.value), "nothing changes up to there"
+    _, learning, _ = call(told.train(), u, h, clock, told.empty(2))
+    _, expected, _ = call(plain, u, h, clock, plain.empty(2))
+    assert torch.equal(learning.value, expected.value), "training is what sets the length"
 
 
 def test_without_recency_there_is_nothing_to_learn_about_age():

@@ -9,19 +9,14 @@ from typing import Any
 import torch
 
 from torchcram.bench.timing import compare
-from torchcram.config import CramConfig
 from torchcram.results import Row
-from torchcram.tasks import Srcd
-from torchcram.training.config import RunConfig
 from torchcram.training.loop import Trainer
-from torchcram.training.recipes import recipe
+from torchcram.training.recipes import configure
 
 
 def run(preset: str, device: str, settings: Mapping[str, Any], repeats: int = 15) -> Row:
     """An SRCD batch against a whole training step, in which every token reads; `share` is the former's part."""
-    task = Srcd.variant("srcd", **settings)
-    model = CramConfig.preset(preset, inputs=task.inputs, outputs=task.outputs)
-    config = recipe(RunConfig(task="srcd", settings=dict(settings), model=model, preset=preset))
+    config = configure("srcd", preset, settings=settings)
     trainer = Trainer(config, device)
     steps = itertools.count()
 
@@ -37,5 +32,5 @@ def run(preset: str, device: str, settings: Mapping[str, Any], repeats: int = 15
         trainer.train_step()
         ready()
 
-    row = compare("an SRCD batch", batch, step, against="training step", length=task.length, repeats=repeats)
+    row = compare("an SRCD batch", batch, step, against="training step", length=trainer.task.length, repeats=repeats)
     return {**row, "preset": preset, "batch": config.batch, "share": 1 / float(row["ratio"] or 0)}

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from torchcram.config import CramConfig
 from torchcram.consolidation.config import Schedule
 from torchcram.strict import check_choice, reject
 from torchcram.tasks import Srcd
+from torchcram.training import recipes
 from torchcram.training.config import RunConfig
-from torchcram.training.recipes import recipe
 
 
 def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive") -> RunConfig:
-    """A run's config: the recipe of a size for a task, then `a.b=c` changes; `task.…` are the task's own settings."""
+    """`recipes.configure` with `a.b=c` changes; `task.…` are the task's own settings."""
     check_choice("schedule", schedule, Schedule)
     settings, others = _split(changes)
-    made = Srcd.variant(task, **settings)
-    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
-    model = model.override({"episodic.trained_length": max(2, made.length)})
-    config = RunConfig(task=task, settings=settings, model=model, preset=preset)
-    return recipe(config, schedule).override(others)
+    return recipes.configure(task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule))
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:

@@ -102,7 +102,7 @@ class EpisodicMemory(nn.Module):
     def read(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written) -> Reading:
         """Look up the given rows, and no others."""
         query = self._heads(self.query(gather_rows(u, rows) + self.mix[0] * gather_rows(h, rows)))
-        if self.config.trained_length is not None:
+        if self.config.trained_length is not None and not self.training:
             position = gather_rows(timeline.position[:, :-1], rows)
             query = query * _sharpness(position, self.config.trained_length).to(query.dtype)[..., None, None]
         found = episodic_read(

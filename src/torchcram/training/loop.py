@@ -113,8 +113,10 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
-        self._counts = torch.zeros(3, dtype=torch.float64, device=self.device)
-        """Positions trained on since the last report, those that read, and audits in a layer."""
+        self._positions = 0
+        """Trained on since the last report, in all processes."""
+        self._counts = torch.zeros(2, dtype=torch.float64, device=self.device)
+        """Of this process's: those that read, and audits in a layer."""
 
     def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
         """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
@@ -200,17 +202,17 @@ class Trainer:
                 loss = loss + self.task.weights[head] * part
         self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
         audits = torch.stack([layer.audits for layer in out.layers]).double().mean(0).sum()
-        self._counts += torch.stack(
-            [audits.new_tensor(examples.kind.numel()), (out.routing == 1).any(-1).sum(), audits]
-        )
+        self._counts += torch.stack([(out.routing == 1).any(-1).sum(), audits])
+        self._positions += positions
         return loss
 
     def _executed(self) -> dict[str, float]:
         """What training has read and audited since this was last asked."""
         with self.world.sharing():
-            positions, reading, audits = processes.total(self._counts).tolist()
+            reading, audits = processes.total(self._counts).tolist()
+        positions, self._positions = max(1, self._positions), 0
         self._counts.zero_()
-        return {"reads_training": reading / max(1, positions), "audits": audits / max(1, positions)}
+        return {"reads_training": reading / positions, "audits": audits / positions}
 
     def held_out(self, policy: RoutingPolicy) -> Mapping[str, float]:
         """Losses of the checks: always the same held-out sequences, so that differences are not sampling."""

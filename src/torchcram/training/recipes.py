@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchcram.config import CramConfig
+from torchcram.consolidation.config import Schedule
+from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
@@ -55,8 +58,24 @@ temperature down from 1 to 0.1 over 3000 steps, AdamW with a cosine over all ste
 rate."""
 
 
-def recipe(config: RunConfig, schedule: str | None = None) -> RunConfig:
-    """The run with the settings of its size and task, and with those of the paper if that is the schedule."""
-    size = "large" if config.preset == "paper" else config.preset
-    config = config.override({**RECIPES.get(size, {}), **TASKS.get(config.task, {})})
-    return config.override(dict(PAPER)) if schedule == "paper" else config
+def configure(
+    task: str,
+    preset: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    schedule: Schedule = "adaptive",
+) -> RunConfig:
+    """A run's config: a model of a size for a task, the recipes of both, then changes by dotted name."""
+    settings = dict(settings or {})
+    made = Srcd.variant(task, **settings)
+    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
+    model = model.override({"episodic.trained_length": max(2, made.length)})
+    size = "large" if preset == "paper" else preset
+    given = {
+        **RECIPES.get(size, {}),
+        **TASKS.get(task, {}),
+        **(PAPER if schedule == "paper" else {}),
+        **(changes or {}),
+    }
+    return RunConfig(task=task, settings=settings, model=model, preset=preset).override(given)
