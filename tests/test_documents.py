@@ -60,6 +60,31 @@ def test_readme_shows_the_worst_of_the_seeds(name, accuracy, novel, reads):
         assert text in line
 
 
+def test_readme_shows_the_papers_size():
+    (row,) = results.read(ROOT / "results" / "srcd-paper.json")["rows"]
+    (line,) = [text for text in (ROOT / "README.md").read_text().splitlines() if "(results/srcd-paper.json) |" in text]
+    assert row["accuracy"] >= 0.999
+    assert row["reads"] <= 1.07 * row["opt"]
+    assert row["layer_reads"] <= 0.005
+    assert f"| {row['accuracy']:.2%} | {row['accuracy_novel']:.2%} | {row['reads']:.2%} (" in line
+
+
+@pytest.mark.parametrize(("length", "slots"), [(8192, 256), (32768, 512), (131072, 2048)])
+def test_readme_shows_longer_sequences(length, slots):
+    rows = results.read(ROOT / "results" / "srcd-length.json")["rows"]
+    (row,) = [r for r in rows if (r["length"], r["slots"], r["steps"]) == (length, slots, 3000)]
+    figures = (math.floor(1e4 * row[name]) / 100 for name in ("accuracy", "accuracy_novel"))
+    assert row["accuracy"] >= 0.99
+    line = " | ".join([f"{length:,}", f"{slots:,}", *(f"{x:.2f}%" for x in figures)])
+    assert f"| {line} |" in (ROOT / "README.md").read_text()
+
+
+def test_making_data_is_a_small_share_of_a_step():
+    rows = results.read(ROOT / "results" / "bench-data.json")["rows"]
+    assert {"cpu" in row["torch"] for row in rows} == {True, False}
+    assert all(row["share"] <= 0.05 for row in rows)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_to_files(document):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):

@@ -30,7 +30,8 @@ def _awake() -> None:
 
 
 def close(name: str, found: Tensor, expected: Tensor, limit: float) -> None:
-    error = float((found.double() - expected.double()).norm() / expected.double().norm().clamp_min(1e-30))
+    found, expected = found.detach().double(), expected.detach().double()
+    error = float((found - expected).norm() / expected.norm().clamp_min(1e-30))
     assert error < limit, f"{name}: {error:.1e}"  # NaN fails as well
 
 
