@@ -26,6 +26,7 @@ def tiny_config(changes: Mapping[str, Any] | None = None, **preset: Any) -> Cram
         "block.width": 32,
         "episodic.slots": 8,
         "semantic.rank": 8,
+        "contradiction.rank": 32,
         "router.hidden": 16,
         "router.threshold": 0.45,
     }
@@ -60,6 +61,11 @@ def enliven(model: Cram, seed: int) -> Cram:
                 fill(block.episodic.recency, 0.5)
             if block.episodic.config.convolution > 1:
                 fill(block.episodic.taps, 0.7)
+            if block.episodic.index is not None:
+                # About half of the writes are known; tokens of the same kind match more often than not.
+                block.episodic.index.bias.fill_(1.0)
+                block.episodic.index.level.fill_(0.4)
+                fill(block.router.on_hit, 2.0)
     return model
 
 

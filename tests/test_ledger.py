@@ -20,6 +20,7 @@ EMPTY = Ledger(
     audit_counts=(0, 0),
     pair_counts=(0, 0),
     write_counts=(0, 0),
+    compared_counts=(0, 0),
     dense_pairs=0,
     buffers=2,
 )
@@ -31,6 +32,7 @@ SOME = Ledger(
     audit_counts=(1, 3),
     pair_counts=(30, 12),
     write_counts=(10, 0),
+    compared_counts=(3, 18),
     dense_pairs=210,
     buffers=1,
 )
@@ -41,6 +43,7 @@ def test_shares():
     assert SOME.layer_reads == 11 / 40
     assert SOME.audits == 4 / 40
     assert SOME.pairs == 42 / 420
+    assert SOME.compared == 21 / 420
     assert SOME.writes == 10 / 20, "of the layers that own a buffer"
 
 
@@ -50,15 +53,16 @@ def test_shares_of_nothing_are_zero():
 
 
 def test_training_reads_have_a_name_of_their_own():
-    assert list(SOME.to_dict()) == ["reads", "layer_reads", "audits", "pairs", "writes"]
+    assert list(SOME.to_dict()) == ["reads", "layer_reads", "audits", "pairs", "compared", "writes"]
     training = dataclasses.replace(SOME, training=True).to_dict()
-    assert list(training) == ["reads_training", "layer_reads", "audits", "pairs", "writes"]
+    assert list(training) == ["reads_training", "layer_reads", "audits", "pairs", "compared", "writes"]
     assert training["reads_training"] == 8 / 20
     assert str(dataclasses.replace(SOME, training=True)).startswith("20 positions: reads_training 40.00%, ")
 
 
 def test_as_text():
-    text = "20 positions: reads 40.00%, layer_reads 27.50%, audits 10.00%, pairs 10.00%, writes 50.00%"
+    text = "20 positions: reads 40.00%, layer_reads 27.50%, audits 10.00%, pairs 10.00%, "
+    text += "compared 5.00%, writes 50.00%"
     assert str(SOME) == text
 
 
@@ -72,6 +76,7 @@ def test_addition():
         audit_counts=(2, 6),
         pair_counts=(60, 24),
         write_counts=(20, 0),
+        compared_counts=(6, 36),
         dense_pairs=420,
     )
     assert double.to_dict() == SOME.to_dict()
@@ -79,9 +84,8 @@ def test_addition():
 
 
 def test_what_does_not_add_up():
-    one_layer = dataclasses.replace(
-        SOME, **dict.fromkeys(("layer_read_counts", "audit_counts", "pair_counts", "write_counts"), (1,))
-    )
+    counts = ("layer_read_counts", "audit_counts", "pair_counts", "write_counts", "compared_counts")
+    one_layer = dataclasses.replace(SOME, **dict.fromkeys(counts, (1,)))
     for other in (dataclasses.replace(SOME, training=True), one_layer):
         with pytest.raises(ValueError, match=r"training and evaluation, or of models of other depth, do not add up"):
             SOME + other
@@ -96,6 +100,7 @@ CASES = {
     "exact quality": {"router.quality": "exact"},
     "exact quality, some layers": {"router.quality": "exact", "episodic.layers": [1]},
     "no buffers": {"episodic.layers": []},
+    "no index": {"contradiction.rank": 0},
 }
 POLICIES = {
     "routed": {},
@@ -128,7 +133,7 @@ def counted(model, watch, calls, outs, mask, start):
     assert not (audited & ~mask.unsqueeze(-1)).any()
     exact = model.config.router.quality == "exact"
     reads = torch.zeros_like(actions, dtype=torch.bool)
-    pairs, writes = [0, 0, 0], [0, 0, 0]
+    pairs, writes, compared = [0, 0, 0], [0, 0, 0], [0, 0, 0]
     for layer in model.config.episodic_layers:
         reads[..., layer] = mask if exact else actions[..., layer] == 1
         for row, priorities in enumerate(watch.priorities(layer).tolist()):
@@ -136,8 +141,12 @@ def counted(model, watch, calls, outs, mask, start):
             run = replay(priorities, model.config.episodic.slots, mask[row].tolist(), starts)
             for t in here[row].nonzero().flatten().tolist():
                 executed = bool(reads[row, t, layer]) or bool(audited[row, t, layer])
-                pairs[layer] += run.readable[t] * executed
+                pairs[layer] += len(run.readable[t]) * executed
                 writes[layer] += run.written[t]
+                if mask[row, t]:
+                    began = max([s for s in starts if s <= t], default=0)
+                    real = mask[row, began:].nonzero().flatten() + began
+                    compared[layer] += sum(bool(watch.marked(layer)[row, real[at]]) for at in run.readable[t])
     # Dense causal attention scores a pair with itself and each real position before in the same sequence.
     dense = 0
     for row in range(len(mask)):
@@ -155,6 +164,7 @@ def counted(model, watch, calls, outs, mask, start):
         audit_counts=tuple((audited & here.unsqueeze(-1)).sum((0, 1)).tolist()),
         pair_counts=tuple(pairs),
         write_counts=tuple(writes),
+        compared_counts=tuple(compared),
         dense_pairs=dense,
         buffers=len(model.config.episodic_layers),
     )

@@ -14,6 +14,7 @@ NAMES = [
     "Block",
     "BlockConfig",
     "BlockState",
+    "ContradictionConfig",
     "Cost",
     "Cram",
     "CramConfig",

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BlockConfig": "config",
+    "ContradictionConfig": "config",
     "CramConfig": "config",
     "EpisodicConfig": "config",
     "InputConfig": "config",
@@ -44,6 +45,7 @@ if typing.TYPE_CHECKING:
     from torchcram.config import (
         PRESETS,
         BlockConfig,
+        ContradictionConfig,
         CramConfig,
         EpisodicConfig,
         InputConfig,

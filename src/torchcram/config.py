@@ -94,6 +94,20 @@ class SemanticConfig(StrictConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ContradictionConfig(StrictConfig):
+    """The index of what the context says and semantic memory does not."""
+
+    rank: int = 0
+    """Length of the codes that writes are marked with and asked for by, 32 for instance; 0 is no index."""
+    supersede: bool = False
+    """A write takes the place of an older one in the index under the same key: of facts the latest counts."""
+
+    def __post_init__(self) -> None:
+        check_integer("contradiction.rank", self.rank, 0)
+        check_flag("contradiction.supersede", self.supersede)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RouterConfig(StrictConfig):
     """The consolidation-aware router and the quality signal it listens to."""
 
@@ -203,6 +217,7 @@ class CramConfig(StrictConfig):
     working: WorkingConfig = field(default_factory=WorkingConfig)
     episodic: EpisodicConfig = field(default_factory=EpisodicConfig)
     semantic: SemanticConfig = field(default_factory=SemanticConfig)
+    contradiction: ContradictionConfig = field(default_factory=ContradictionConfig)
     router: RouterConfig = field(default_factory=RouterConfig)
 
     def __post_init__(self) -> None:

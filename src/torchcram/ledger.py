@@ -40,6 +40,8 @@ class Ledger:
     """Query-event pairs scored in each layer, audits included, heads not counted."""
     write_counts: tuple[int, ...]
     """Positions written to the buffer of each layer."""
+    compared_counts: tuple[int, ...]
+    """Pairs of a position and an entry of the contradiction index compared in each layer."""
     dense_pairs: int
     """Pairs that causal attention over all positions would score in one layer: N(N+1)/2 a sequence."""
     buffers: int
@@ -64,6 +66,11 @@ class Ledger:
     def pairs(self) -> float:
         """Pairs scored, all of them, as a share of what dense causal attention in every layer would score."""
         return sum(self.pair_counts) / max(1, self.dense_pairs * len(self.pair_counts))
+
+    @property
+    def compared(self) -> float:
+        """Comparisons with the contradiction index, in the unit of `pairs`; each is of short codes, without a value."""
+        return sum(self.compared_counts) / max(1, self.dense_pairs * len(self.compared_counts))
 
     @property
     def writes(self) -> float:
@@ -92,6 +99,7 @@ class Ledger:
             "layer_reads": self.layer_reads,
             "audits": self.audits,
             "pairs": self.pairs,
+            "compared": self.compared,
             "writes": self.writes,
         }
 
@@ -109,21 +117,22 @@ def count(
     audits: Sequence[Tensor],
     pairs: Sequence[Tensor],
     writes: Sequence[Tensor],
+    compared: Sequence[Tensor],
     buffers: int,
 ) -> Ledger:
     """Fill a ledger from what the layers of one call executed in all processes, with one transfer from the device.
 
-    mask and position [B, N]; reads, audits and writes [B, N] bool and pairs [B], an entry a layer.
+    mask and position [B, N]; reads, audits and writes [B, N] bool, pairs and compared [B], an entry a layer.
     """
     layers = len(reads)
     counts = [
         mask.sum(),
         torch.stack(list(reads)).any(0).sum(),
         torch.where(mask, position + 1, 0).sum(),
-        *(x.sum() for group in (reads, audits, pairs, writes) for x in group),
+        *(x.sum() for group in (reads, audits, pairs, writes, compared) for x in group),
     ]
     positions, reading, dense, *rest = processes.total(torch.stack(counts)).tolist()
-    by_layer = [tuple(rest[i * layers : (i + 1) * layers]) for i in range(4)]
+    by_layer = [tuple(rest[i * layers : (i + 1) * layers]) for i in range(5)]
     return Ledger(
         training=training,
         positions=positions,
@@ -132,6 +141,7 @@ def count(
         audit_counts=by_layer[1],
         pair_counts=by_layer[2],
         write_counts=by_layer[3],
+        compared_counts=by_layer[4],
         dense_pairs=dense,
         buffers=buffers,
     )

@@ -41,7 +41,7 @@ def released(**settings) -> Consolidator:
 def test_acquire_reads_densely_and_costs_nothing():
     c = consolidator(skip=0.1)
     assert c.phase is Phase.ACQUIRE
-    assert c.policy() == RoutingPolicy(reads="dense", skip=0.1, keep_all=True)
+    assert c.policy(7) == RoutingPolicy(reads="dense", skip=0.1, keep_all=True, scored=7)
     assert c.price == 0
     own = 0.5 * 3.0 + 1.0 * 0.7 + 0.1 * 1.0 + 0.1 * 0.4
     assert c.loss(LOSSES, positions=100, scored=5).item() == pytest.approx(own)
@@ -161,3 +161,13 @@ def test_the_papers_schedule_and_signal_go_together(mixed):
         ValueError, match=r"consolidation.signal = .* allowed: 'paper' with schedule='paper', and only then"
     ):
         ConsolidationConfig(**mixed)
+
+
+def test_an_index_learns_from_reads_that_are_halved():
+    c = Consolidator(ConsolidationConfig(skip=0.1, halve=0.2, check_every=5), index=True)
+    assert c.policy().audit == 0.5
+    while c.released_at is None:
+        c.step(competent)
+    assert c.policy(3).halve == 0.2
+    assert c.policy(3).scored == 3
+    assert released(halve=0.2).policy().halve == 0

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torchcram.config import RouterConfig
 from torchcram.memory import QualityEstimator
+from torchcram.memory.contradiction import Marks
 from torchcram.memory.episodic import Reading, Written
 from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.router import Decision
@@ -27,7 +28,8 @@ def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: li
 def decision(probabilities: list[list[float]]) -> Decision:
     nothing = torch.zeros(1, len(probabilities), dtype=torch.int64)
     pi = torch.tensor([probabilities], requires_grad=True)
-    return Decision(nothing, pi, pi, nothing.bool())
+    no = nothing.bool()
+    return Decision(nothing, pi, pi, no, no, nothing, no)
 
 
 def estimator() -> QualityEstimator:
@@ -79,11 +81,27 @@ def test_no_reads_cost_nothing():
     assert (estimate.grad == 0).all()
 
 
-def written(priority: list[float], slot: list[int]) -> tuple[Written, Tensor]:
+def written(priority: list[float], slot: list[int], known: list[bool] | None = None) -> tuple[Written, Tensor]:
     weights = torch.tensor([priority], requires_grad=True)
     empty = torch.zeros(1, len(priority), 1, 1)
     when = torch.zeros(1, len(priority), dtype=torch.int64)
-    return Written(empty, empty, weights, when, Events(when, when, when), torch.tensor([slot])), weights
+    none = torch.zeros(1, len(slot), dtype=torch.bool)
+    events = Written(
+        key=empty,
+        value=empty,
+        priority=weights.detach(),
+        asked=weights,
+        position=when,
+        events=Events(when, when, when),
+        slot=torch.tensor([slot]),
+        stays=when >= 0,
+        marks=None
+        if known is None
+        else Marks(empty[..., 0], empty[..., 0], Rows(when, when > 0), torch.tensor([known])),
+        hits=none,
+        compared=torch.zeros(1),
+    )
+    return events, weights
 
 
 def test_priorities_predict_the_attention_received():
@@ -94,6 +112,14 @@ def test_priorities_predict_the_attention_received():
     loss.backward()
     assert priority.grad[0].ne(0).tolist() == [False, True, True, False]
     assert priority.grad[0, 1] < 0, "more attention than σ(w) raises w"
+
+
+def test_what_memory_knows_teaches_priorities_nothing():
+    events, priority = written([0.3, -0.7], [0, 1], known=[True, False])
+    loss = priority_loss(events, reading([], [], [], mass=[0.0, 0.0]), counts(events=events))
+    assert loss.item() == pytest.approx(cross_entropy(-0.7, 0.0), rel=1e-5)
+    loss.backward()
+    assert priority.grad[0].ne(0).tolist() == [False, True]
 
 
 def test_no_writes_cost_nothing():

@@ -182,3 +182,34 @@ def test_draws_for_another_number_of_sequences_are_refused():
 def test_an_impossible_policy_is_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} = .*allowed"):
         RoutingPolicy(**{field: value})
+
+
+def test_of_some_reads_half_is_used():
+    """In training; the other half is what the token would have done without."""
+    router = Router(4, RouterConfig()).train()
+    logits = torch.tensor([0.0, 9.0, 3.0]).expand(2, 500, 3).clone()
+    logits[1] = torch.tensor([9.0, 0.0, 3.0])
+    mask = torch.ones(2, 500, dtype=torch.bool)
+    policy = RoutingPolicy(halve=0.3, generator=torch.Generator().manual_seed(0))
+    found = router.decide(logits, mask, policy, None, (True, True, True))
+    reads = found.actions == EPISODIC
+    assert 0.2 < found.halved[0].float().mean() < 0.4
+    assert not (found.halved & ~reads).any()
+    assert not found.audited.any()
+    assert (found.instead[0] == SEMANTIC).all()
+    assert torch.equal(found.instead[~reads], found.actions[~reads])
+    expected = torch.nn.functional.one_hot(found.actions, 3).float()
+    expected[found.halved] = torch.tensor([0.0, 0.5, 0.5])
+    torch.testing.assert_close(found.weights.detach(), expected)
+    assert not router.eval().decide(logits, mask, policy, None, (True, True, True)).halved.any()
+
+
+def test_tokens_that_ask_for_what_memory_gets_wrong_are_routed_alike():
+    router = Router(4, RouterConfig(), index=True).eval()
+    router.on_hit.data = torch.tensor([0.0, 1.0, 0.5])
+    logits = torch.randn(1, 50, 3, generator=torch.Generator().manual_seed(1))
+    hits = torch.arange(50).unsqueeze(0) % 2 == 0
+    mask = torch.ones(1, 50, dtype=torch.bool)
+    found = router.decide(logits, mask, RoutingPolicy(), None, (True, True, True), None, hits)
+    assert (found.actions[hits] == 1).all()
+    assert torch.equal(found.actions[~hits], logits.argmax(-1)[~hits])

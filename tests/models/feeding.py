@@ -13,6 +13,9 @@ from torch import Tensor
 from torchcram import Cram, CramOutput, CramState, Ledger
 from torchcram.memory import EpisodicState
 
+LOSSES = {"consolidation", "quality", "uncertainty", "priority", "contradiction", "reads", "recall"}
+"""What every layer of a model with all its parts learns from."""
+
 
 def random_sizes(length: int, seed: int) -> list[int]:
     """Chunk sizes that add up to `length`: many small ones, some large."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from torchcram import Cram
+from torchcram.memory.contradiction import Marks
 
 
 @dataclass
 class Replay:
     """What a buffer did along one row."""
 
-    readable: list[int] = field(default_factory=list)
-    """Events each position could read."""
+    readable: list[list[int]] = field(default_factory=list)
+    """Events each position could read, by their positions in the sequence."""
     written: list[bool] = field(default_factory=list)
     evictions: int = 0
     margin: float = math.inf
@@ -36,7 +37,7 @@ def replay(
     for t, priority in enumerate(priorities):
         if t in start:
             buffer, age = [], 0
-        result.readable.append(len(buffer))
+        result.readable.append([position for _, position in buffer])
         result.written.append(False)
         if mask is not None and not mask[t]:
             continue
@@ -65,25 +66,57 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._hooks = []
+        self._overheard = []
         for number, block in enumerate(self._model.blocks):
             self._listen(block.router, ("router", number))
             if block.episodic is not None:
-                self._listen(block.episodic.priority, ("priority", number))
+                self._overhear(block.episodic, "evictions", ("priority", number), lambda given, _: given[0])
+                if block.episodic.index is not None:
+                    self._overhear(block.episodic.index, "look", ("marked", number), _newly_marked)
+                    self._overhear(block.episodic.index, "known", ("index", number), lambda _, known: known)
+                    self._overhear(block.episodic.index, "match", ("index", number), lambda _, match: match)
         return self
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
+        for module, method in self._overheard:
+            delattr(module, method)
 
     def priorities(self, layer: int) -> Tensor:
         """[B, N], N over all calls."""
-        return torch.cat(self._seen["priority", layer], dim=1).squeeze(-1)
+        return torch.cat(self._seen["priority", layer], dim=1)
+
+    def marked(self, layer: int) -> Tensor:
+        """[B, N] bool, N over all calls: entered the contradiction index when written; none without an index."""
+        seen = self._seen.get(("marked", layer))
+        return torch.cat(seen, dim=1) if seen else torch.zeros_like(self.priorities(layer), dtype=torch.bool)
 
     def logits(self) -> Tensor:
         """Of the routers, [L, B, N, 3], N over all calls."""
         layers = range(len(self._model.blocks))
         return torch.stack([torch.cat(self._seen["router", layer], dim=1) for layer in layers])
 
+    def index_margin(self) -> float:
+        """How near the contradiction index came to deciding otherwise, in logits."""
+        seen = [x.abs() for (name, _), found in self._seen.items() if name == "index" for x in found if x.numel()]
+        return min((float(x.min()) for x in seen), default=math.inf)
+
+    def _overhear(self, module: nn.Module, method: str, key: tuple[str, int], what: Callable) -> None:
+        called, seen = getattr(module, method), self._seen.setdefault(key, [])
+
+        def overheard(*given):
+            result = called(*given)
+            seen.append(what(given, result).detach())
+            return result
+
+        setattr(module, method, overheard)
+        self._overheard.append((module, method))
+
     def _listen(self, module: nn.Module, key: tuple[str, int]) -> None:
         seen = self._seen.setdefault(key, [])
         self._hooks.append(module.register_forward_hook(lambda _module, _args, out: seen.append(out.detach())))
+
+
+def _newly_marked(given: tuple[Tensor, ...], result: tuple[Marks, Tensor]) -> Tensor:
+    return result[0].mark[:, -given[0].shape[1] :].any(-1)

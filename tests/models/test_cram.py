@@ -135,6 +135,8 @@ def test_fast_forms_agree_with_the_reference(changes, lively, events):
 
 def test_every_parameter_learns(lively, events):
     model = lively({"episodic.convolution": 3}).train()
+    for block in model.blocks:
+        block.episodic.query.weight.data *= 10  # reads that rest on one event teach the contradiction index
     tokens, dt = events(2, 40, seed=107)
     out = model(tokens, dt=dt, policy=RoutingPolicy(audit=0.2))
     (out.logits.square().mean() + sum(out.losses.values())).backward()
@@ -271,7 +273,12 @@ def test_chunks_under_autocast(lively, events):
         first = model(tokens[:, :10], dt=dt[:, :10])
         second = model(tokens[:, 10:], dt=dt[:, 10:], state=first.state)
     assert second.logits.isfinite().all()
-    assert {x.dtype for _, x in first.state.named_tensors()} <= {torch.float32, torch.float64, torch.int64}
+    assert {x.dtype for _, x in first.state.named_tensors()} <= {
+        torch.float32,
+        torch.float64,
+        torch.int64,
+        torch.bool,
+    }
 
 
 def test_a_token_that_skips_does_so_in_every_layer(lively, events):

@@ -15,11 +15,12 @@ BEGINS = [0, 23, 24, 64]
 LENGTH = sum(LENGTHS)
 
 
-@pytest.fixture(params=["plain", "convolution", "exact quality"])
+@pytest.fixture(params=["plain", "convolution", "superseding", "exact quality"])
 def model(request, lively):
     changes = {
         "plain": {},
         "convolution": {"episodic.convolution": 3, "episodic.slots": 5},
+        "superseding": {"contradiction.supersede": True},
         "exact quality": {"router.quality": "exact"},
     }
     return lively(changes[request.param], seed=4, outputs=OUTPUTS)

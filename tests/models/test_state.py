@@ -151,7 +151,10 @@ def test_to_another_device(state):
 
 def test_nbytes_is_the_size_of_all_tensors(state):
     width, slots = 32, 8
-    buffer = 2 * 4 * slots * width + slots * (4 + 8 + 8 + 4)  # keys and values; priority, time, position, mass
+    buffer = 2 * 4 * slots * width + slots * (
+        4 + 4 + 8 + 8 + 4
+    )  # keys and values; priority, asked, time, position, mass
+    buffer += slots * (4 * 32 + 1)  # marks, superseded
     layer = 2 * 4 * width  # working memory and its prediction
     taps = 2 * 4 * width
     pooled, clock = 4 * width, 8 + 8
@@ -247,8 +250,8 @@ def test_file_of_something_else(state, tmp_path):
 
 
 def test_file_of_a_newer_version(state, tmp_path):
-    path = rewritten(state, tmp_path / "state", lambda _, metadata: metadata.update(version="2"))
-    with pytest.raises(ValueError, match=r"has state format 2, this torchcram reads 1; upgrade torchcram"):
+    path = rewritten(state, tmp_path / "state", lambda _, metadata: metadata.update(version="3"))
+    with pytest.raises(ValueError, match=r"has state format 3, this torchcram reads 2; upgrade torchcram"):
         CramState.load(path)
 
 

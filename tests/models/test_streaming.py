@@ -25,6 +25,8 @@ CASES = {
     "scalar features": {"router.features": "scalars", "episodic.recency": False, "working.time_unit": 10.0},
     "beyond the length of training": {"episodic.trained_length": 20},
     "without semantic memory": {"semantic.rank": 0},
+    "without contradiction index": {"contradiction.rank": 0},
+    "superseding": {"contradiction.supersede": True},
     "one slot": {"episodic.slots": 1},
     "unbounded": {"episodic.slots": None},
 }
@@ -60,7 +62,7 @@ def _decided_model(lively, changes, tokens, dt):
             for row in watch.priorities(layer).tolist()
         ]
         evicts = model.config.episodic.slots is None or min(run.evictions for run in runs) > model.config.episodic.slots
-        margin = min(_router_margin(model, watch), *(run.margin for run in runs))
+        margin = min(_router_margin(model, watch), 10 * watch.index_margin(), *(run.margin for run in runs))
         possible = shares if model.config.semantic.rank else shares[:2]
         if possible.min() > 0.03 and evicts and margin > 5e-4:
             return model, margin

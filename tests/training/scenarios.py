@@ -35,6 +35,7 @@ def small(world: World | None = None, said: list[str] | None = None) -> Trainer:
     task = Srcd.variant("srcd", **SETTINGS)
     model = CramConfig.preset("tiny", inputs=task.inputs, outputs=task.outputs).override(
         {"layers": 3, "block.width": 16, "semantic.rank": 13, "router.hidden": 7, "episodic.layers": [0, 2]}
+        | {"contradiction.rank": 5}
     )
     config = RunConfig(task="srcd", settings=SETTINGS, model=model, steps=30, batch=4, evaluate_rows=8).override(
         {"optimizer.rate": 3e-3, "optimizer.warm_up": 2, "consolidation.audit": 0.1, "consolidation.ramp": 2}

@@ -1,8 +1,9 @@
 """Consolidation, for any training loop: phases, competence gate, quality controller, routing signals."""
 
+from torchcram.consolidation.alarm import DriftAlarm
 from torchcram.consolidation.config import ConsolidationConfig
 from torchcram.consolidation.consolidator import Consolidator, Phase
 from torchcram.consolidation.controller import QualityController
 from torchcram.consolidation.gate import CompetenceGate
 
-__all__ = ["CompetenceGate", "ConsolidationConfig", "Consolidator", "Phase", "QualityController"]
+__all__ = ["CompetenceGate", "ConsolidationConfig", "Consolidator", "DriftAlarm", "Phase", "QualityController"]

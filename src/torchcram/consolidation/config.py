@@ -31,6 +31,8 @@ class ConsolidationConfig(StrictConfig):
     """Steps over which the price rises after release."""
     audit: float = 0.03
     """Share of skipping tokens read all the same, to learn from."""
+    halve: float = 0.1
+    """Share of the reads of which only half is used, once released, to learn what they are worth."""
     skip: float = 0.1
     """Share of tokens that do not read while acquiring, so that reads are missed only where they matter."""
     temperature: float = 0.5
@@ -49,6 +51,8 @@ class ConsolidationConfig(StrictConfig):
     """Weight of working memory's prediction of its next input."""
     priority: float = 0.1
     """Weight of the loss of write priorities."""
+    contradiction: float = 0.5
+    """Weight of what the contradiction index learns from reads."""
 
     def __post_init__(self) -> None:
         check_number("consolidation.tolerance", self.tolerance, 0, open_low=True)
@@ -61,10 +65,11 @@ class ConsolidationConfig(StrictConfig):
         check_number("consolidation.reward", self.reward, 0)
         check_integer("consolidation.ramp", self.ramp, 1)
         check_number("consolidation.audit", self.audit, 0, 1)
+        check_number("consolidation.halve", self.halve, 0, 0.9)
         check_number("consolidation.skip", self.skip, 0, 0.9)
         check_number("consolidation.temperature", self.temperature, 0, 1, open_low=True)
         check_integer("consolidation.check_every", self.check_every, 1)
         check_integer("consolidation.patience", self.patience, 1)
         check_number("consolidation.benefit", self.benefit, 0)
-        for name in ("consolidation", "quality", "uncertainty", "priority"):
+        for name in ("consolidation", "quality", "uncertainty", "priority", "contradiction"):
             check_number(f"consolidation.{name}", getattr(self, name), 0)

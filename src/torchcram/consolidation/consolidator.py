@@ -43,9 +43,13 @@ class Consolidator:
     allows. *Settle*: the same, while the loop lets its learning rate decay (call `settle`).
     """
 
-    def __init__(self, config: ConsolidationConfig, main: str | None = None) -> None:
-        """`main` names the head that reads are for, if there are several: nothing is released before it is helped."""
+    def __init__(self, config: ConsolidationConfig, main: str | None = None, *, index: bool = False) -> None:
+        """`main` names the head that reads are for, if there are several: nothing is released before it is helped.
+
+        index: the model has a contradiction index, which learns from reads of which half is used.
+        """
         self.config = config
+        self.index = index
         self.steps = 0
         self.released_at: int | None = 0 if config.schedule == "paper" else None
         self.settling = False
@@ -71,13 +75,18 @@ class Consolidator:
         """What a read costs now, in nats."""
         return self.config.price * self.progress * self.controller.pressure
 
-    def policy(self) -> RoutingPolicy:
-        """How the next training step should route."""
+    def policy(self, scored: Tensor | float | None = None) -> RoutingPolicy:
+        """How the next training step should route; `scored`: positions that its loss will be a mean of."""
         c = self.config
         if self.released_at is None:
-            return RoutingPolicy(reads="dense", skip=c.skip, keep_all=True)
+            return RoutingPolicy(reads="dense", skip=c.skip, audit=0.5 * self.index, keep_all=True, scored=scored)
         signal = SIGNALS[c.signal]
-        return RoutingPolicy(audit=signal.audit(c), temperature=signal.temperature(c, self.steps, self.progress))
+        return RoutingPolicy(
+            audit=signal.audit(c),
+            halve=signal.halve(c) * self.index,
+            scored=scored,
+            temperature=signal.temperature(c, self.steps, self.progress),
+        )
 
     def dense(self) -> RoutingPolicy:
         """How to evaluate with every token reading: while acquiring, from all that was ever written."""
@@ -91,7 +100,7 @@ class Consolidator:
         """
         c = self.config
         total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
-        for name in ("consolidation", "quality", "uncertainty", "priority"):
+        for name in ("consolidation", "quality", "uncertainty", "priority", "contradiction"):
             if name in losses:
                 total = total + getattr(c, name) * losses[name]
         return torch.as_tensor(total)

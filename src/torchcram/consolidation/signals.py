@@ -26,6 +26,9 @@ class RoutingSignal(Protocol):
     def audit(self, config: ConsolidationConfig) -> float:
         """Share of skipping tokens to audit."""
 
+    def halve(self, config: ConsolidationConfig) -> float:
+        """Share of reads to use half of."""
+
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         """Of the routing gradient."""
 
@@ -47,6 +50,9 @@ class QualitySignal:
 
     def audit(self, config: ConsolidationConfig) -> float:
         return config.audit
+
+    def halve(self, config: ConsolidationConfig) -> float:
+        return config.halve
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         return 1 + (config.temperature - 1) * progress
@@ -72,6 +78,9 @@ class PaperSignal:
         return total * positions if config.paper_sum else total
 
     def audit(self, config: ConsolidationConfig) -> float:
+        return 0.0
+
+    def halve(self, config: ConsolidationConfig) -> float:
         return 0.0
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:

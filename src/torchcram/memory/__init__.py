@@ -1,6 +1,7 @@
 """The three memories, the router that chooses between them, and the layer they make up."""
 
 from torchcram.memory.block import Block, BlockOutput
+from torchcram.memory.contradiction import ContradictionIndex
 from torchcram.memory.episodic import EpisodicMemory
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, NONE, SEMANTIC, Router, RoutingPolicy
@@ -16,6 +17,7 @@ __all__ = [
     "Block",
     "BlockOutput",
     "BlockState",
+    "ContradictionIndex",
     "CramState",
     "EpisodicMemory",
     "EpisodicState",

@@ -8,16 +8,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, SemanticConfig, WorkingConfig
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written
+from torchcram import processes
+from torchcram.config import (
+    BlockConfig,
+    ContradictionConfig,
+    EpisodicConfig,
+    RouterConfig,
+    SemanticConfig,
+    WorkingConfig,
+)
+from torchcram.memory.contradiction import Lesson
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written, first_rows, readable
 from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
 from torchcram.memory.state import BlockState, EpisodicState
 from torchcram.memory.timeline import Timeline
+from torchcram.memory.utility import learn_worth
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import compact, gather_rows, scatter_rows
+from torchcram.ops import Events, compact, gather_rows, scatter_rows
+
+_LESSONS, _EVENTS = 64, 128  # reads and events of a sequence that teach the contradiction index
+_AUDITED = 3.0  # how much more an audit counts there: it stands for many
+_WORTH = 0.05  # nats: a token whose read is worth less can do without
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -32,12 +46,18 @@ class BlockOutput:
     """[B, N]: the q the router saw."""
     reading: Reading | None
     """The reads computed: of tokens that use theirs, and audits; None in a layer without a buffer."""
+    exact: Tensor | None
+    """[B, R]: the true q of the reads computed; None where nothing is read or recalled."""
     reads: Tensor
     """[B, N] bool: the read was executed and counts as one (audits apart)."""
     audits: Tensor
     """[B, N] bool: the read was executed only to learn from it."""
     writes: Tensor
     """[B, N] bool: the position entered the buffer."""
+    hits: Tensor
+    """[B, N] bool: the token asks for an event that semantic memory does not know, by the contradiction index."""
+    compared: Tensor
+    """[B]: pairs of a token and an entry of that index that were compared."""
     losses: dict[str, Tensor]
     """The layer's own losses, in training only; see `Block.forward`."""
 
@@ -57,6 +77,7 @@ class Block(nn.Module):
         episodic: EpisodicConfig | None,
         semantic: SemanticConfig,
         router: RouterConfig,
+        contradiction: ContradictionConfig | None = None,
     ) -> None:
         super().__init__()
         width = block.width
@@ -64,11 +85,17 @@ class Block(nn.Module):
         self.working = WorkingMemory(width, working)
         rank = semantic.rank or router.hidden
         self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
-        self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
+        # Where nothing is recalled nothing can contradict, and with exact quality every token reads anyway.
+        index = contradiction if semantic.rank and router.quality == "predicted" else None
+        self.episodic = EpisodicMemory(width, episodic, index) if episodic is not None else None
         self.semantic = SemanticMemory(width, semantic) if semantic.rank else None
         self.quality = QualityEstimator(width, semantic.rank, router) if semantic.rank else None
         self.exact = router.quality == "exact" and self.episodic is not None and self.semantic is not None
-        self.router = Router(width, router if semantic.rank else dataclasses.replace(router, sharpness=0.0))
+        self.router = Router(
+            width,
+            router if semantic.rank else dataclasses.replace(router, sharpness=0.0),
+            index=self.episodic is not None and self.episodic.index is not None,
+        )
         self.norm_feed = nn.RMSNorm(width)
         self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
 
@@ -126,8 +153,8 @@ class Block(nn.Module):
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
             reading = self._read(store, timeline.mask)
-            exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
-            quality = scatter_rows(exact, reading.rows, x.shape[1])
+            true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
+            quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
             estimate = self.quality.logit(u, recalled)
             quality = torch.sigmoid(estimate.detach())
@@ -136,13 +163,20 @@ class Block(nn.Module):
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape)
         able = (True, store is not None, recalled is not None)
-        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise)
+        hits = store.written.hits if store is not None else torch.zeros_like(timeline.mask)
+        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, hits)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
             reading = self._read(store, reads | audits)
+
+        exact = None
+        if self.quality is not None and recalled is not None and reading is not None:
+            if self.training:
+                self.quality.observe(reading.value, reading.rows.valid)
+            exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
 
         x = x + context
         if recalled is not None:
@@ -154,6 +188,10 @@ class Block(nn.Module):
                 share = torch.where(audits, share / policy.audit, share)
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
+        taught = None
+        marked = store is not None and store.written.marks is not None
+        if self.training and marked and store and reading and exact is not None and recalled is not None:
+            x, taught = self._teach_index(x, store, reading, exact, recalled, decision, hits, policy, noise)
         x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
@@ -164,13 +202,13 @@ class Block(nn.Module):
             losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
                 known = quality
-                if self.semantic is not None and self.quality is not None:
-                    self.quality.observe(reading.value, reading.rows.valid)
+                if self.semantic is not None and self.quality is not None and exact is not None:
                     # Consolidation shapes semantic memory alone, not the tokens it recalls from.
                     recall = self.semantic(gather_rows(u, reading.rows).detach())
-                    exact = self.quality.exact(recall, reading.value)
                     losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
                     known = best_quality(quality, exact, reading)
+                if taught is not None:
+                    losses["contradiction"] = taught
                 losses["priority"] = priority_loss(store.written, reading, counts)
                 losses |= routing_losses(decision, known, mask, counts)
         new_state = None
@@ -187,9 +225,12 @@ class Block(nn.Module):
             decision=decision,
             quality=quality,
             reading=reading,
+            exact=exact,
             reads=reads,
             audits=audits,
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
+            hits=hits,
+            compared=store.written.compared if store is not None else torch.zeros_like(timeline.position[:, 0]),
             losses=losses,
         )
 
@@ -200,11 +241,79 @@ class Block(nn.Module):
         """
         if self.episodic is not None:
             self.episodic.evictions = torch.compiler.disable(self.episodic.evictions)  # type: ignore
+            if self.episodic.index is not None:
+                self.episodic.index.look = torch.compiler.disable(self.episodic.index.look)  # type: ignore
+                self.episodic.index.consult = torch.compiler.disable(self.episodic.index.consult)  # type: ignore
+                self._teach_index = torch.compiler.disable(self._teach_index)  # type: ignore
         self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
 
     def _read(self, store: _Store, chosen: Tensor) -> Reading:
         return store.read(chosen)
+
+    def _teach_index(
+        self,
+        x: Tensor,
+        store: _Store,
+        reading: Reading,
+        exact: Tensor,
+        recalled: Tensor,
+        decision: Decision,
+        hits: Tensor,
+        policy: RoutingPolicy,
+        noise: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What this call's reads teach the contradiction index: a few of them, chosen at random, audits first.
+
+        Returns x, whose gradient will say what audited reads would have been worth, and the loss.
+        """
+        memory, written = store.memory, store.written
+        assert memory.index is not None
+        assert written.marks is not None
+        assert self.quality is not None
+        held = store.before.slots
+        audited = gather_rows(decision.audited | decision.halved, reading.rows)
+        chance = gather_rows(policy.chances(store.timeline.mask, noise), reading.rows) - audited.double()
+        rows, chosen = first_rows(reading.rows, chance, _LESSONS)
+        audited, exact = audited.gather(1, chosen), exact.gather(1, chosen)
+        hope = gather_rows(written.asked[:, held:].detach(), written.marks.rows)
+        events, picked = first_rows(written.marks.rows, -hope, _EVENTS)
+        code = written.marks.code.gather(1, picked.unsqueeze(-1).expand(-1, -1, written.marks.code.shape[-1]))
+        value = gather_rows(written.value[:, held:], events)
+        with torch.no_grad():
+            shares = memory.shares(store.seen, store.h, rows, store.timeline, written)[..., held:]
+            shares = shares.gather(2, events.at.unsqueeze(1).expand(-1, shares.shape[1], -1))
+            shares = shares.masked_fill(~events.valid.unsqueeze(1), 0)
+            share, best = shares.max(-1)
+            said = memory.outward(value.flatten(2))
+            seen = Events(events.at, gather_rows(written.events.expires[:, held:], events), events.at)
+            same = exact > 0.4
+            judged = audited if policy.scored is not None else torch.zeros_like(audited)
+            lesson = Lesson(
+                u=gather_rows(store.seen, rows),
+                weight=torch.where(audited, _AUDITED, 1.0) * rows.valid,
+                best=best,
+                rests=share > 0.5,
+                rival=readable(seen, rows) & (shares < 0.1),
+                same=same,
+                # A token that the index alone made read may have been made so in error.
+                told=~judged & (same | ~gather_rows(hits & ~decision.wanted, rows)),
+                alike=self.quality.exact(said, said.roll(1, 1)) > 0.4,
+            )
+        pick = best.view(*best.shape, 1, 1).expand(-1, -1, *value.shape[2:])
+        known = memory.index.known(
+            code.gather(1, best.unsqueeze(-1).expand(-1, -1, code.shape[-1])), value.gather(1, pick)
+        )
+        loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, value, lesson)
+        if policy.scored is not None:
+            recall = gather_rows(decision.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
+            change = reading.value.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1])) - recall
+            weight = lesson.weight * lesson.rests
+            size = processes.per_process(processes.total(weight.sum()))
+            least = torch.as_tensor(_WORTH / policy.scored, device=x.device)
+            x, nothing = learn_worth(x, known, rows, change, weight * judged / size, least)
+            loss = loss + nothing
+        return x, loss
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""

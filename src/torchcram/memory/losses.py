@@ -22,7 +22,7 @@ class Counts(NamedTuple):
     reads: Tensor
     """Reads computed, audits included."""
     events: Tensor
-    """Events admitted to the buffer."""
+    """Events admitted to the buffer, but for those that semantic memory knows."""
 
     @classmethod
     def of(cls, mask: Tensor, reading: Reading | None, written: Written | None) -> Counts:
@@ -71,11 +71,14 @@ def consolidation_losses(
 
 
 def priority_loss(written: Written, reading: Reading, counts: Counts) -> Tensor:
-    """σ(w) of each new event against the attention it received in this call, at most 1; events kept out have none."""
+    """σ(w) of each new event against the attention it received in this call, at most 1; events kept out have none.
+
+    Nor have those that memory knows: that they are not read says nothing about whether they would be, were they new.
+    """
     admitted = _admitted(written)
     length = admitted.shape[1]
     target = reading.mass[:, -length:].clamp_max(1)
-    error = nn.functional.binary_cross_entropy_with_logits(written.priority[:, -length:], target, reduction="none")
+    error = nn.functional.binary_cross_entropy_with_logits(written.asked[:, -length:], target, reduction="none")
     return (error * admitted).sum() / counts.events
 
 
@@ -87,5 +90,5 @@ def best_quality(quality: Tensor, exact: Tensor, reading: Reading) -> Tensor:
 
 
 def _admitted(written: Written) -> Tensor:
-    """[B, N]: the new events that found a place."""
-    return written.slot >= 0
+    """[B, N]: the new events that found a place and say something new."""
+    return (written.slot >= 0) & ~written.known

@@ -19,6 +19,9 @@ _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its da
 _CHOICE, _AUDIT, _SKIP, _NUMBERS = slice(3), 3, 4, 5  # the random numbers of a token in a layer
 
 
+_HEED = 0.8  # of the tokens that a contradiction index would have read, in training
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoutingPolicy:
     """How a call chooses its actions. The default is what the router decides, with nothing random at evaluation."""
@@ -32,6 +35,11 @@ class RoutingPolicy:
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
+    halve: float = 0.0
+    """In training: share of the reads, chosen at random, of which only half is used, to learn what they are worth."""
+    scored: Tensor | float | None = None
+    """In training: the positions that the loss to be differentiated is a mean of; with it, what reads are worth can be
+    told in nats."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
@@ -49,8 +57,9 @@ class RoutingPolicy:
             raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")
         if not self.temperature > 0:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
-        if not 0 <= self.audit <= 1:
-            raise ValueError(f"audit = {self.audit!r} is not possible; allowed: a share from 0 to 1")
+        for name in ("audit", "halve"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)!r} is not possible; allowed: a share from 0 to 1")
 
     def noise(self, batch: int, length: int, layers: int = 1) -> tuple[Tensor | None, ...]:
         """Uniform numbers [B, N, 5] for each layer, made in one go, since many small draws keep a GPU waiting.
@@ -70,7 +79,19 @@ class RoutingPolicy:
 
     def audits(self, mask: Tensor, noise: Tensor | None) -> Tensor:
         """Which tokens [B, N] to audit if they do not read."""
-        return self._uniform(mask, noise, _AUDIT) < self.audit
+        return self.chances(mask, noise) < self.audit
+
+    def halves(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """Which tokens [B, N] are to use half of their read only."""
+        return self._uniform(mask, noise, _SKIP) < self.halve
+
+    def heeds(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """Which tokens [B, N] heed the contradiction index in training; the others keep the router in practice."""
+        return self._uniform(mask, noise, _SKIP) < _HEED
+
+    def chances(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """A random number from 0 to 1 for each token [B, N]: the lowest are audited."""
+        return self._uniform(mask, noise, _AUDIT)
 
     def gumbel(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """Gumbel noise of the shape of the logits [B, N, 3]."""
@@ -95,6 +116,12 @@ class Decision(NamedTuple):
     """[B, N, 3]: π, without noise."""
     audited: Tensor
     """[B, N] bool: a read to compute although the token does not use it."""
+    halved: Tensor
+    """[B, N] bool: a read of which the token uses half, and half of what it would do instead."""
+    instead: Tensor
+    """[B, N] int64: what each token does or would do without a read."""
+    wanted: Tensor
+    """[B, N] bool: the router would have it read, whatever the policy or a contradiction index say."""
 
 
 class Router(nn.Module):
@@ -106,9 +133,12 @@ class Router(nn.Module):
     direction: Tensor
     number: Tensor
 
-    def __init__(self, width: int, config: RouterConfig) -> None:
+    def __init__(self, width: int, config: RouterConfig, *, index: bool = False) -> None:
+        """`index`: tokens may be known to ask for what semantic memory would get wrong (a contradiction index)."""
         super().__init__()
         self.config = config
+        # Logits of all such tokens alike: what became of one key must not decide about another.
+        self.on_hit = nn.Parameter(torch.zeros(3)) if index else None
         self.hidden = nn.Linear(4 + (width if config.features == "input" else 0), config.hidden)
         self.out = nn.Linear(config.hidden, 3)
         # softplus keeps κ ≥ 0; the number kept is its inverse.
@@ -137,12 +167,19 @@ class Router(nn.Module):
         forced: Tensor | None,
         able: tuple[bool, bool, bool],
         noise: Tensor | None = None,
+        hits: Tensor | None = None,
     ) -> Decision:
         """Turn logits into actions. `forced` [B, N] overrides the choice; `able`: which actions the layer has.
+
+        hits [B, N] bool: tokens that ask for what semantic memory would get wrong, by the contradiction index.
 
         noise [B, N, 5]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
         can_read = able[EPISODIC]
+        wanted = logits.argmax(-1) == EPISODIC
+        if hits is not None and self.on_hit is not None and forced is None and policy.reads == "routed":
+            heeded = hits & (policy.heeds(mask, noise) if self.training else True)
+            logits = torch.where(heeded.unsqueeze(-1), self.on_hit.to(logits.dtype), logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
         barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and policy.reads == "off")]
         for action in barred:
@@ -162,6 +199,13 @@ class Router(nn.Module):
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC
         audited = torch.zeros_like(reads)
+        halved = torch.zeros_like(reads)
+        instead = logits.masked_fill(self.number == EPISODIC, -torch.inf).argmax(-1)
+        if forced is None and self.training and policy.halve > 0 and can_read:
+            halved = reads & policy.halves(mask, noise)
+            both = (nn.functional.one_hot(actions, 3) + nn.functional.one_hot(instead, 3)).to(weights.dtype) / 2
+            weights = torch.where(halved.unsqueeze(-1), both, weights)
         if policy.audit > 0 and can_read:
             audited = policy.audits(mask, noise) & mask & ~reads
-        return Decision(actions, weights, probabilities, audited)
+        instead = torch.where(reads, instead, actions)
+        return Decision(actions, weights, probabilities, audited, halved, instead, wanted)

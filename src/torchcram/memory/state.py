@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcram.files import replacing
 
 FORMAT = "torchcram-state"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +60,20 @@ class EpisodicState(_TensorTree):
     value: Tensor
     """[B, S, H, d]"""
     priority: Tensor
-    """[B, S]: write priority, fixed at write."""
+    """[B, S]: write priority, fixed at write: who stays."""
+    asked: Tensor
+    """[B, S]: logit that the event is asked for, fixed at write: how strongly it draws attention. The same without a
+    contradiction index."""
     time: Tensor
     """[B, S]: τ of the event, float64."""
     position: Tensor
     """[B, S]: index of the event in its sequence; -1 = empty slot."""
     mass: Tensor
     """[B, S]: attention the event has received so far; for reports, never for eviction."""
+    mark: Tensor
+    """[B, S, r]: code of the event's key if it is in the contradiction index, else 0; r = 0 without an index."""
+    superseded: Tensor
+    """[B, S] bool: a later event has taken its place; it is not read any more."""
 
     @property
     def slots(self) -> int:

@@ -16,6 +16,9 @@ from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
 from torchcram.models.inputs import Encoder, Inputs, arrange
 from torchcram.models.outputs import Heads
+from torchcram.ops import gather_rows
+
+_CLAIMED, _CONFIRMED = 0.7, 0.4  # semantic memory claims to know above the one, and was wrong below the other
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -52,6 +55,23 @@ class CramOutput:
                 total[name] = total[name] + value if name in total else value
         return total
 
+    def surprises(self) -> list[bool]:
+        """Checks of semantic memory, in the order of positions, for a `consolidation.DriftAlarm`.
+
+        One for each read or audit where semantic memory claimed to know what would be read: whether it was wrong.
+        """
+        found = []
+        for layer in self.layers:
+            if layer.exact is None or layer.reading is None:
+                continue
+            rows = layer.reading.rows
+            checked = rows.valid & (gather_rows(layer.quality, rows) > _CLAIMED)
+            found.append(torch.stack([rows.at[checked], (layer.exact[checked] < _CONFIRMED).long()], dim=1))
+        if not found:
+            return []
+        checks = torch.cat(found)
+        return [bool(x) for x in checks[checks[:, 0].argsort(stable=True), 1].tolist()]
+
     def ledger(self) -> Ledger:
         """What was executed, counted."""
         with torch.no_grad():
@@ -64,6 +84,7 @@ class CramOutput:
                 audits=[layer.audits for layer in self.layers],
                 pairs=[layer.reading.pairs if layer.reading else nothing for layer in self.layers],
                 writes=[layer.writes for layer in self.layers],
+                compared=[layer.compared for layer in self.layers],
                 buffers=sum(layer.reading is not None for layer in self.layers),
             )
 
@@ -86,6 +107,7 @@ class Cram(nn.Module):
                 episodic=config.episodic if layer in config.episodic_layers else None,
                 semantic=config.semantic,
                 router=config.router,
+                contradiction=config.contradiction,
             )
             for layer in range(config.layers)
         )

@@ -33,6 +33,8 @@ class Evaluation:
     """Of each head, per scored position."""
     kind_reads: dict[str, list[float]]
     """Share of positions of each kind that read: in any layer, then in each."""
+    kind_hits: dict[str, list[float]]
+    """Share of positions of each kind that the contradiction index makes read: in any layer, then in each."""
     quality: dict[str, list[float]]
     """Mean q of the positions of each kind, in each layer."""
     histograms: dict[str, list[list[int]]]
@@ -94,6 +96,8 @@ def evaluate(
             quality = torch.stack([layer.quality for layer in out.layers], dim=-1).flatten(0, 1).double()
             found["positions"] = _sums(kind, torch.ones_like(reads[:, :1]), kinds)
             found["reads"] = _sums(kind, torch.cat([reads.amax(1, keepdim=True), reads], dim=1), kinds)
+            hits = torch.stack([layer.hits for layer in out.layers], dim=-1).flatten(0, 1).double()
+            found["hits"] = _sums(kind, torch.cat([hits.amax(1, keepdim=True), hits], dim=1), kinds)
             found["quality"] = _sums(kind, quality, kinds)
             cell = kind.unsqueeze(1) * BINS + (quality * BINS).long().clamp(0, BINS - 1)
             found["histogram"] = quality.new_zeros(kinds * BINS, quality.shape[1])
@@ -104,7 +108,7 @@ def evaluate(
     assert sample is not None
     totals = dict(zip(totals, processes.totals(*totals.values()), strict=True))
     size = totals["positions"].clamp_min(1)
-    read_shares, qualities = (totals["reads"] / size).tolist(), (totals["quality"] / size).tolist()
+    read_shares, hit_shares, qualities = ((totals[name] / size).tolist() for name in ("reads", "hits", "quality"))
     histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()
     sums = {name: value.item() for name, value in totals.items() if value.dim() == 0}
     return Evaluation(
@@ -112,6 +116,7 @@ def evaluate(
         ledger=ledger,
         losses={o.name: sums[f"loss {o.name}"] / max(1.0, sums[f"scored {o.name}"]) for o in task.outputs},
         kind_reads=dict(zip(task.kinds, read_shares, strict=True)),
+        kind_hits=dict(zip(task.kinds, hit_shares, strict=True)),
         quality=dict(zip(task.kinds, qualities, strict=True)),
         histograms=dict(zip(task.kinds, histograms, strict=True)),
         mean_quality=float(totals["quality"].mean(1).sum() / totals["positions"].sum()),

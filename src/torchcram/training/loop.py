@@ -70,6 +70,7 @@ class Progress:
             "audits": self.audits,
             "losses": self.evaluation.losses,
             "kind_reads": self.evaluation.kind_reads,
+            "kind_hits": self.evaluation.kind_hits,
             "quality": self.evaluation.quality,
             "mean_quality": self.evaluation.mean_quality,
             "histograms": self.evaluation.histograms,
@@ -105,7 +106,8 @@ class Trainer:
                 block.compile_parts()  # type: ignore[operator]
         self._shared_loss = self.world.spread(self.model, self._loss)
         self.optimizer = optimizer.build(self.model, config.optimizer)
-        self.consolidator = Consolidator(config.consolidation, main=self.task.main)
+        index = config.model.contradiction.rank > 0
+        self.consolidator = Consolidator(config.consolidation, main=self.task.main, index=index)
         self.step = 0
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
@@ -190,11 +192,12 @@ class Trainer:
         c = self.config
         rows = processes.share(range(c.batch))
         draws = Draws(seed=c.seed, step=self.step, rows=torch.arange(rows.start, rows.stop, device=self.device))
-        policy = replace(self.consolidator.policy(), draws=draws)
+        scored = self.task.scored(examples)
+        overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
+        policy = self.consolidator.policy(processes.per_process(overall[self.task.main]))
+        policy = replace(policy, draws=draws)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
             out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
-            scored = self.task.scored(examples)
-            overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
             positions = examples.kind.numel() * self.world.size
             loss = self.consolidator.loss(out.losses, positions=positions, scored=overall[self.task.main])
             for head, value in self.task.losses(out.predictions, examples).items():

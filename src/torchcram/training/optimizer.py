@@ -7,14 +7,17 @@ import math
 import torch
 from torch import nn
 
-from torchcram.memory import QualityEstimator, Router, SemanticMemory
+from torchcram.memory import ContradictionIndex, QualityEstimator, Router, SemanticMemory
 from torchcram.training.config import OptimizerConfig
 
 
 def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW over three groups: matrices (decayed), the rest, and semantic memory at its own rate."""
     apart = {
-        p for m in model.modules() if isinstance(m, Router | QualityEstimator | nn.Embedding) for p in m.parameters()
+        p
+        for m in model.modules()
+        if isinstance(m, Router | QualityEstimator | ContradictionIndex | nn.Embedding)
+        for p in m.parameters()
     }
     semantic = {p for m in model.modules() if isinstance(m, SemanticMemory) for p in m.parameters()}
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "semantic": []}

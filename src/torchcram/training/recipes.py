@@ -78,6 +78,7 @@ def configure(
     size = "large" if preset == "paper" else preset
     given = {
         **RECIPES.get(size, {}),
+        "model.contradiction.supersede": True,  # in every variant of SRCD what was stored last counts
         **needs,
         **(PAPER if schedule == "paper" else {}),
         **(changes or {}),

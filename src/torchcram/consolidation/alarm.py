@@ -1,0 +1,64 @@
+"""The drift alarm: what memory knows has stopped being so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torchcram.strict import check_number
+
+_RATES = (0.1, 0.3, 0.9)  # rates of surprise after a change that the alarm looks out for
+
+
+@dataclass(kw_only=True)
+class DriftAlarm:
+    """Rings when surprises, normally rare, become common. A surprise is a check that found memory to be wrong.
+
+        alarm = DriftAlarm(expected=0.02)
+        for chunk in stream:
+            out = model(chunk, state=state)
+            if alarm.observe(out.surprises()):
+                ...                                # the world has changed; reads go on answering meanwhile
+
+    A Shiryaev-Roberts test, averaged over several rates after the change: R ← (1 + R) · p₁(x) / p₀(x), ringing at
+    R ≥ `every`. As long as surprises are no more frequent than `expected`, whatever came before, R less the number of
+    checks has no upward drift: so there are at least `every` checks between false alarms on average, and the chance of
+    one within n checks is at most n / `every`.
+    """
+
+    expected: float = 0.02
+    """Rate of surprises while nothing has changed, at most."""
+    every: float = 1e8
+    """Checks between false alarms, on average at least."""
+    checks: int = 0
+    """Seen so far."""
+    rang_at: list[int] = field(default_factory=list)
+    """After which checks it rang."""
+    level: list[float] = field(default_factory=lambda: [-math.inf] * len(_RATES))
+    """log R for each rate."""
+
+    def __post_init__(self) -> None:
+        check_number("alarm.expected", self.expected, 0, _RATES[0] / 2, open_low=True)
+        check_number("alarm.every", self.every, 1)
+
+    def observe(self, surprises: Iterable[bool]) -> bool:
+        """Take in checks, in order; True if it rang. It starts anew after each ring."""
+        rings = len(self.rang_at)
+        for surprise in surprises:
+            self.checks += 1
+            for number, rate in enumerate(_RATES):
+                ratio = rate / self.expected if surprise else (1 - rate) / (1 - self.expected)
+                self.level[number] = _log1p_exp(self.level[number]) + math.log(ratio)
+            if _mean_exp(self.level) >= self.every:
+                self.rang_at.append(self.checks)
+                self.level = [-math.inf] * len(_RATES)
+        return len(self.rang_at) > rings
+
+
+def _log1p_exp(x: float) -> float:
+    return x + math.log1p(math.exp(-x)) if x > 0 else math.log1p(math.exp(x))
+
+
+def _mean_exp(levels: list[float]) -> float:
+    return sum(map(math.exp, levels)) / len(levels)

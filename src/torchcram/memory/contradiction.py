@@ -1,0 +1,200 @@
+"""The contradiction index: which stored events say what semantic memory does not, and who asks for them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcram import processes
+from torchcram.config import ContradictionConfig
+from torchcram.ops import Events, Rows, compact, gather_rows, scatter_rows
+
+LIKELY = -2.5
+"""Writes whose logit of ever being asked for is above this are checked and can enter the index."""
+_AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
+
+
+class Marks(NamedTuple):
+    """What the index knows of the events a call can read: the S held ones, then the N new ones."""
+
+    mark: Tensor
+    """[B, S + N, r]: code of an event's key if it is in the index, else 0."""
+    code: Tensor
+    """[B, E, r]: codes of the new events that are likely to be asked for, in the index or not."""
+    rows: Rows
+    """[B, E]: where those are."""
+    known: Tensor
+    """[B, N] bool: what a new event says, semantic memory would say too; False for events not looked at."""
+
+
+class Consulted(NamedTuple):
+    """What a look into the index gave."""
+
+    hits: Tensor
+    """[B, N] bool: the position asks for an event that semantic memory does not know."""
+    expires: Tensor
+    """[B, S + N]: last position that may read each event, if it was superseded; large otherwise."""
+    pairs: Tensor
+    """[B]: pairs of a position and an entry that were compared."""
+
+
+class Lesson(NamedTuple):
+    """What Q reads of each sequence showed of the E new events that are likely to be asked for."""
+
+    u: Tensor
+    """[B, Q, D]: the tokens that read."""
+    weight: Tensor
+    """[B, Q]: how much each read counts; 0: there is none."""
+    best: Tensor
+    """[B, Q]: the event most attended to."""
+    rests: Tensor
+    """[B, Q] bool: most of the attention was on that one."""
+    rival: Tensor
+    """[B, Q, E] bool: the events that could be read and were hardly attended to."""
+    same: Tensor
+    """[B, Q] bool: semantic memory recalled what was read."""
+    told: Tensor
+    """[B, Q] bool: `same` tells whether the event is known."""
+    alike: Tensor
+    """[B, E] bool: the event before says the same."""
+
+
+class ContradictionIndex(nn.Module):
+    """Parametric recall goes stale when the context binds a known key anew. The index notices at the write.
+
+    *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads: what a read rests on
+    has the code of the token that read.
+
+    *Check.* For each write that is likely to be asked for, `known` tells whether its value goes with its code. It
+    learns from reads too: it is known if recall gave the same as the read, or if the model did without the read at no
+    loss; the value of another write is not.
+
+    *Hit.* A write that is not known is marked with its code. A token of the same code asks for something that recall
+    would get wrong, and reads.
+
+    A mark lives and dies with its event in the buffer, so the index is bounded as that is.
+    """
+
+    def __init__(self, width: int, config: ContradictionConfig) -> None:
+        super().__init__()
+        self.config = config
+        rank = config.rank
+        self.expected = nn.Sequential(nn.Linear(rank, 4 * rank), nn.ReLU(), nn.Linear(4 * rank, rank))
+        self.given = nn.Linear(width, rank, bias=False)
+        # One number in a row each: FSDP2 shards along the first dimension, so it wants one.
+        self.tightness = nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+        # One code for asking and for being asked for: so a key that has never been overridden matches all the same.
+        self.coding = nn.Linear(width, rank, bias=False)
+        self.gain = nn.Parameter(torch.full((1,), 2.0))
+        self.level = nn.Parameter(torch.full((1,), 0.7))
+
+    def known(self, code: Tensor, value: Tensor) -> Tensor:
+        """Logits [B, E] that the value [B, E, H, d] of each write goes with its code [B, E, r], shaped by neither."""
+        distance = (self.expected(code.detach()) - self.given(value.detach().flatten(2))).square().sum(-1)
+        logit: Tensor = self.bias - self.tightness.exp() * distance
+        return logit
+
+    def code(self, u: Tensor) -> Tensor:
+        """The code [..., r] of what a token asks for, or can be asked for by; its length is below 1."""
+        code: Tensor = self.coding(u.detach())
+        return code / (1 + code.square().sum(-1, keepdim=True)).sqrt()
+
+    def match(self, asks: Tensor, marks: Tensor) -> Tensor:
+        """Logits [B, R, E] that what is asked for, of code [B, R, r], is what is marked [B, E, r]."""
+        return self.gain.exp() * (asks @ marks.transpose(1, 2) - self.level)
+
+    @property
+    def sameness(self) -> Tensor:
+        """The product of two writes' codes above which they are for the same key: nearer to 1 than to the level."""
+        return (1 + self.level) / 2
+
+    def look(self, u: Tensor, value: Tensor, likely: Tensor, held: Tensor) -> tuple[Marks, Tensor]:
+        """Check and mark the writes of a call where `likely` [B, N]; held [B, S, r] are the marks from before.
+
+        u [B, N, D]; value [B, N, H, d]. Also returns by how much each write [B, N] is known, in logits.
+        """
+        rows = compact(likely)
+        if not rows.at.shape[1]:
+            rows = Rows(rows.at.new_zeros(len(likely), 1), rows.valid.new_zeros(len(likely), 1))
+        code = self.code(gather_rows(u, rows))
+        with torch.no_grad():
+            known = self.known(code, gather_rows(value, rows))
+        new = scatter_rows(code.detach() * (known < 0).unsqueeze(-1), rows, u.shape[1])
+        logit = scatter_rows(known, rows, u.shape[1])
+        marks = Marks(torch.cat([held.to(new.dtype), new], dim=1), code, rows, logit > 0)
+        return marks, logit
+
+    @torch.no_grad()
+    def consult(self, u: Tensor, mask: Tensor, marks: Marks, events: Events) -> Consulted:
+        """Compare what every real token u [B, N, D] asks for with the marks of the events it may read."""
+        batch, length = u.shape[:2]
+        beyond = torch.iinfo(torch.int64).max
+        lasts = torch.full_like(events.expires, beyond)
+        hits = torch.zeros(batch, length, dtype=torch.bool, device=u.device)
+        pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
+        entries = compact(marks.mark.any(-1))
+        if entries.at.shape[1] == 0:
+            return Consulted(hits, lasts, pairs)
+        mark = gather_rows(marks.mark, entries)
+        written = gather_rows(events.written, entries)
+        expires = gather_rows(events.expires, entries).masked_fill(~entries.valid, -1)
+        if self.config.supersede:
+            # A write for the same key takes the older one's place. Their codes are alike but for what else they carry.
+            alike = marks.code @ mark.transpose(1, 2) > self.sameness
+            at = marks.rows.at.unsqueeze(2)
+            replaces = (
+                alike & marks.rows.valid.unsqueeze(2) & (at > written.unsqueeze(1)) & (at <= expires.unsqueeze(1))
+            )
+            expires = torch.minimum(expires, torch.where(replaces, at, beyond).amin(1))
+            lasts.scatter_reduce_(1, entries.at, torch.where(entries.valid, expires, beyond), "amin")
+        asks = self.code(u)
+        step = max(1, _AT_ONCE // (batch * mark.shape[1]))
+        for begin in range(0, length, step):
+            at = torch.arange(begin, min(begin + step, length), device=u.device).unsqueeze(1)
+            readable = (written.unsqueeze(1) < at) & (at <= expires.unsqueeze(1)) & mask[:, at]
+            found = (self.match(asks[:, begin : begin + step], mark) > 0) & readable
+            hits[:, begin : begin + step] = found.any(2)
+            pairs += readable.sum((1, 2))
+        return Consulted(hits, lasts, pairs)
+
+    def loss(self, marks: Marks, known: Tensor, value: Tensor, lesson: Lesson) -> Tensor:
+        """What a call teaches. value [B, E, H, d]: of the new events likely to be asked for, `marks.rows`.
+
+        known [B, Q]: `known` of the event that each read rests on.
+        """
+        valid = marks.rows.valid
+        rests = lesson.weight * lesson.rests
+        swapped = valid & valid.roll(1, 1) & ~lesson.alike
+        sizes = processes.totals(valid.sum(), rests.sum(), lesson.weight.sum(), swapped.sum())
+        events, reads, rows, others = map(processes.per_process, sizes)
+
+        cost = nn.functional.binary_cross_entropy_with_logits
+        right = cost(known, lesson.same.to(known.dtype), reduction="none") * lesson.told
+        strange = self.known(marks.code, value.roll(1, 1))
+        checking = (rests * right).sum() / reads + (nn.functional.softplus(strange) * swapped).sum() / others
+
+        code = self.code(lesson.u)
+        match = self.match(code, marks.code)
+        found = match.gather(2, lesson.best.unsqueeze(-1)).squeeze(-1)
+        right_match = nn.functional.softplus(-found) * lesson.rests
+        wrong_match = _any(match, lesson.rival & valid.unsqueeze(1))
+        # Writes do not ask for earlier ones, unless these are for the same key.
+        products = marks.code @ marks.code.transpose(1, 2)
+        strangers = (products.detach() < self.sameness.detach()) & valid.unsqueeze(1)
+        number = torch.arange(value.shape[1], device=value.device)
+        between = _any(self.match(marks.code, marks.code), strangers & (number < number.unsqueeze(1)))
+        # Before anything is retrieved there is nothing to match, and keys would only be made alike.
+        begun = sizes[1] > 0
+        # All reads count alike, but the first few that rest on something are not to drown in the others.
+        matching = (lesson.weight * (right_match + wrong_match)).sum() / (reads + rows / 10)
+        matching = matching + (between * valid).sum() / events
+        return checking + begun * matching
+
+
+def _any(logits: Tensor, those: Tensor) -> Tensor:
+    """What it costs, [B, R], that any of `those` [B, R, E] match: log(1 + Σ exp)."""
+    worst = torch.logsumexp(logits.masked_fill(~those, -torch.inf), dim=-1)
+    return nn.functional.softplus(worst)
