@@ -19,7 +19,14 @@ from torchcram.config import (
 )
 from torchcram.memory.contradiction import Lesson
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written, first_rows, readable
-from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
+from torchcram.memory.losses import (
+    Counts,
+    best_quality,
+    consolidation_losses,
+    mean_row,
+    priority_loss,
+    routing_losses,
+)
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -190,8 +197,8 @@ class Block(nn.Module):
             x = x + scatter_rows(used, reading.rows, x.shape[1])
         taught = None
         marked = store is not None and store.written.marks is not None
-        if self.training and marked and store and reading and exact is not None and recalled is not None:
-            x, taught = self._teach_index(x, store, reading, exact, recalled, decision, hits, policy, noise)
+        if self.training and marked and store and reading and recalled is not None:
+            x, taught = self._teach_index(x, store, reading, recalled, decision, hits, policy, noise)
         x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
@@ -256,7 +263,6 @@ class Block(nn.Module):
         x: Tensor,
         store: _Store,
         reading: Reading,
-        exact: Tensor,
         recalled: Tensor,
         decision: Decision,
         hits: Tensor,
@@ -270,12 +276,11 @@ class Block(nn.Module):
         memory, written = store.memory, store.written
         assert memory.index is not None
         assert written.marks is not None
-        assert self.quality is not None
         held = store.before.slots
         audited = gather_rows(decision.audited | decision.halved, reading.rows)
         chance = gather_rows(policy.chances(store.timeline.mask, noise), reading.rows) - audited.double()
         rows, chosen = first_rows(reading.rows, chance, _LESSONS)
-        audited, exact = audited.gather(1, chosen), exact.gather(1, chosen)
+        audited = audited.gather(1, chosen)
         hope = gather_rows(written.asked[:, held:].detach(), written.marks.rows)
         events, picked = first_rows(written.marks.rows, -hope, _EVENTS)
         code = written.marks.code.gather(1, picked.unsqueeze(-1).expand(-1, -1, written.marks.code.shape[-1]))
@@ -285,20 +290,28 @@ class Block(nn.Module):
             shares = shares.gather(2, events.at.unsqueeze(1).expand(-1, shares.shape[1], -1))
             shares = shares.masked_fill(~events.valid.unsqueeze(1), 0)
             share, best = shares.max(-1)
+            rests = share > 0.5
+            weight = torch.where(audited, _AUDITED, 1.0) * rows.valid
+            read = reading.value.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+            # Recalled is what came at least halfway from what such reads give on average to what this one gave.
+            spread = read - mean_row(read, weight * rests)
+            same = (gather_rows(recalled, rows) - read).square().sum(-1) < spread.square().sum(-1) / 2
             said = memory.outward(value.flatten(2))
+            there = events.valid.to(said.dtype)
+            usual = mean_row((said - mean_row(said, there)).square().sum(-1, keepdim=True), there)
+            alike = (said - said.roll(1, 1)).square().sum(-1) < usual / 2
             seen = Events(events.at, gather_rows(written.events.expires[:, held:], events), events.at)
-            same = exact > 0.4
             judged = audited if policy.scored is not None else torch.zeros_like(audited)
             lesson = Lesson(
                 u=gather_rows(store.seen, rows),
-                weight=torch.where(audited, _AUDITED, 1.0) * rows.valid,
+                weight=weight,
                 best=best,
-                rests=share > 0.5,
+                rests=rests,
                 rival=readable(seen, rows) & (shares < 0.1),
                 same=same,
                 # A token that the index alone made read may have been made so in error.
                 told=~judged & (same | ~gather_rows(hits & ~decision.wanted, rows)),
-                alike=self.quality.exact(said, said.roll(1, 1)) > 0.4,
+                alike=alike,
             )
         pick = best.view(*best.shape, 1, 1).expand(-1, -1, *value.shape[2:])
         known = memory.index.known(
@@ -307,8 +320,8 @@ class Block(nn.Module):
         loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, value, lesson)
         if policy.scored is not None:
             recall = gather_rows(decision.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
-            change = reading.value.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1])) - recall
-            weight = lesson.weight * lesson.rests
+            change = read - recall
+            weight = weight * rests
             size = processes.per_process(processes.total(weight.sum()))
             least = torch.as_tensor(_WORTH / policy.scored, device=x.device)
             x, nothing = learn_worth(x, known, rows, change, weight * judged / size, least)

@@ -89,6 +89,12 @@ def best_quality(quality: Tensor, exact: Tensor, reading: Reading) -> Tensor:
     return torch.where(known, scatter_rows(exact, reading.rows, length), quality)
 
 
+def mean_row(x: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean [D] of the rows x [B, R, D] of all processes, weight [B, R]; 0 if none weighs anything."""
+    total, size = processes.totals((x * weight.unsqueeze(-1)).sum((0, 1)), weight.sum())
+    return total / size.clamp_min(torch.finfo(size.dtype).tiny)
+
+
 def _admitted(written: Written) -> Tensor:
     """[B, N]: the new events that found a place and say something new."""
     return (written.slot >= 0) & ~written.known
