@@ -63,7 +63,7 @@ def enliven(model: Cram, seed: int) -> Cram:
                 fill(block.episodic.taps, 0.7)
             if block.episodic.index is not None:
                 # About half of the writes are known; tokens of the same kind match more often than not.
-                block.episodic.index.bias.fill_(1.0)
+                block.episodic.index.bias.fill_(0.55)
                 block.episodic.index.level.fill_(0.4)
                 fill(block.router.on_hit, 2.0)
     return model

@@ -109,7 +109,7 @@ def lesson(u: torch.Tensor, events: int, **given: torch.Tensor) -> Lesson:
         rival=torch.zeros(1, reads, events, dtype=torch.bool),
         same=no,
         told=~no,
-        alike=torch.zeros(1, events, dtype=torch.bool),
+        usual=torch.ones(1),
     )
     return nothing._replace(**given)
 
@@ -137,16 +137,47 @@ def test_what_a_call_teaches():
         rival=torch.tensor([[[True, False, True], [True, True, True], [False, True, True]]]),
         same=torch.tensor([[True, False, True]]),
         told=torch.tensor([[True, True, False]]),
+        usual=torch.tensor([0.5]),
     )
     known = random(1, 3, seed=5)
     loss = index.loss(Marks(code, code, rows, torch.zeros(1, 2, dtype=torch.bool)), known, value, given)
-    strange = index.known(code, value.roll(1, 1))[0, 1]  # the first follows one that is not there
-    checked = softplus(-known[0, 0]) / 2 + softplus(strange)
+    away = (index.expected(index.code(u)) - value.flatten(2)).square().mean(-1)[0] / 0.5
+    checked = (softplus(-known[0, 0]) + away[0].item() + away[2].item()) / 2
     match = index.match(index.code(u), code)[0]
     asked = softplus(-match[0, 1]) + softplus(match[0, 0]) + 3 * softplus(match[1, 0], match[1, 1])
     asked += softplus(-match[2, 0]) + softplus(match[2, 1])
     between = softplus(index.match(code, code)[0, 1, 0]) / 2
     assert loss.item() == pytest.approx(checked + asked / (2 + 5 / 10) + between, rel=1e-5)
+
+
+def test_what_recurs_is_known_and_a_known_key_with_another_value_is_not():
+    """Four tokens that always ask for the same value, and others: after some reads the index tells them apart."""
+    index = make()
+    generator = torch.Generator().manual_seed(9)
+    asking, values = 3 * torch.randn(4, WIDTH, generator=generator), torch.randn(4, 2, 3, generator=generator)
+    optimizer = torch.optim.Adam(index.parameters(), lr=0.01)
+    novel = torch.arange(16) % 2 == 0
+    rows = Rows(torch.arange(4).expand(1, 4), torch.ones(1, 4, dtype=torch.bool))
+
+    def reads():
+        which = torch.randint(4, (16,), generator=generator)
+        u = torch.where(novel.unsqueeze(1), 3 * torch.randn(16, WIDTH, generator=generator), asking[which])
+        return u.unsqueeze(0), torch.where(novel, torch.randint(4, (16,), generator=generator), which).unsqueeze(0)
+
+    for _ in range(600):
+        u, best = reads()
+        given = lesson(u, 4, best=best, rests=torch.ones(1, 16, dtype=torch.bool), same=~novel.unsqueeze(0))
+        optimizer.zero_grad()
+        code = index.code(asking.unsqueeze(0))
+        known = index.known(index.code(u), values[best])
+        index.loss(Marks(code, code, rows, rows.valid), known, values[best], given).backward()
+        optimizer.step()
+    code = index.code(asking.unsqueeze(0))
+    known = [index.known(code, values.roll(shift, 0).unsqueeze(0)).detach() for shift in range(4)]
+    assert (known[0] > 0).all()
+    assert all((others < 0).all() for others in known[1:])
+    u, best = reads()
+    assert (index.known(index.code(u), values[best])[0, novel] < 0).float().mean() > 0.7
 
 
 def test_nothing_is_matched_before_anything_is_retrieved():
@@ -162,7 +193,9 @@ def test_the_model_is_not_shaped_by_the_index():
     index = make()
     value, u = random(1, 3, 2, 3).requires_grad_(), random(1, 3, WIDTH, seed=1).requires_grad_()
     code = index.code(u)
-    (index.known(code, value).sum() + index.match(code, code).sum()).backward()
+    given = lesson(u, 3, rests=torch.ones(1, 3, dtype=torch.bool), rival=torch.ones(1, 3, 3, dtype=torch.bool))
+    rows = Rows(torch.arange(3).expand(1, 3), torch.ones(1, 3, dtype=torch.bool))
+    index.loss(Marks(code, code, rows, rows.valid), index.known(code, value), value, given).backward()
     assert value.grad is None
     assert u.grad is None
     assert all(p.grad is not None for p in index.parameters())

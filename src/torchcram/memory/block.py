@@ -296,11 +296,11 @@ class Block(nn.Module):
             # Recalled is what came at least halfway from what such reads give on average to what this one gave.
             spread = read - mean_row(read, weight * rests)
             same = (gather_rows(recalled, rows) - read).square().sum(-1) < spread.square().sum(-1) / 2
-            said = memory.outward(value.flatten(2))
-            there = events.valid.to(said.dtype)
-            usual = mean_row((said - mean_row(said, there)).square().sum(-1, keepdim=True), there)
-            alike = (said - said.roll(1, 1)).square().sum(-1) < usual / 2
+            found = value.gather(1, best.view(*best.shape, 1, 1).expand(-1, -1, *value.shape[2:]))
+            off = (found.flatten(2) - mean_row(found.flatten(2), weight * rests)).square().mean(-1, keepdim=True)
             seen = Events(events.at, gather_rows(written.events.expires[:, held:], events), events.at)
+            size = found.flatten(2).square().mean(-1, keepdim=True)  # the spread of one or two values means nothing
+            usual = torch.maximum(mean_row(off, weight * rests), mean_row(size, weight * rests) / 4)
             judged = audited if policy.scored is not None else torch.zeros_like(audited)
             lesson = Lesson(
                 u=gather_rows(store.seen, rows),
@@ -311,13 +311,10 @@ class Block(nn.Module):
                 same=same,
                 # A token that the index alone made read may have been made so in error.
                 told=~judged & (same | ~gather_rows(hits & ~decision.wanted, rows)),
-                alike=alike,
+                usual=torch.where(usual > 0, usual, 1.0),
             )
-        pick = best.view(*best.shape, 1, 1).expand(-1, -1, *value.shape[2:])
-        known = memory.index.known(
-            code.gather(1, best.unsqueeze(-1).expand(-1, -1, code.shape[-1])), value.gather(1, pick)
-        )
-        loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, value, lesson)
+        known = memory.index.known(code.gather(1, best.unsqueeze(-1).expand(-1, -1, code.shape[-1])), found)
+        loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, found, lesson)
         if policy.scored is not None:
             recall = gather_rows(decision.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
             change = read - recall

@@ -57,8 +57,8 @@ class Lesson(NamedTuple):
     """[B, Q] bool: semantic memory recalled what was read."""
     told: Tensor
     """[B, Q] bool: `same` tells whether the event is known."""
-    alike: Tensor
-    """[B, E] bool: the event before says the same."""
+    usual: Tensor
+    """How far the values that reads rest on are from their mean: their mean square."""
 
 
 class ContradictionIndex(nn.Module):
@@ -67,9 +67,9 @@ class ContradictionIndex(nn.Module):
     *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads: what a read rests on
     has the code of the token that read.
 
-    *Check.* For each write that is likely to be asked for, `known` tells whether its value goes with its code. It
-    learns from reads too: it is known if recall gave the same as the read, or if the model did without the read at no
-    loss; the value of another write is not.
+    *Check.* For each write that is likely to be asked for, `known` tells whether its value is the one expected for its
+    code. Expectations learn from reads too: the value that a read rested on, from the code of the token that read. What
+    is near enough to count as known is what recall gave as well, or what the model did without at no loss.
 
     *Hit.* A write that is not known is marked with its code. A token of the same code asks for something that recall
     would get wrong, and reads.
@@ -81,8 +81,7 @@ class ContradictionIndex(nn.Module):
         super().__init__()
         self.config = config
         rank = config.rank
-        self.expected = nn.Sequential(nn.Linear(rank, 4 * rank), nn.ReLU(), nn.Linear(4 * rank, rank))
-        self.given = nn.Linear(width, rank, bias=False)
+        self.expected = nn.Sequential(nn.Linear(rank, 4 * rank), nn.ReLU(), nn.Linear(4 * rank, width))
         # One number in a row each: FSDP2 shards along the first dimension, so it wants one.
         self.tightness = nn.Parameter(torch.zeros(1))
         self.bias = nn.Parameter(torch.zeros(1))
@@ -92,10 +91,19 @@ class ContradictionIndex(nn.Module):
         self.level = nn.Parameter(torch.full((1,), 0.7))
 
     def known(self, code: Tensor, value: Tensor) -> Tensor:
-        """Logits [B, E] that the value [B, E, H, d] of each write goes with its code [B, E, r], shaped by neither."""
-        distance = (self.expected(code.detach()) - self.given(value.detach().flatten(2))).square().sum(-1)
+        """Logits [B, E] that the value [B, E, H, d] of each write is the one expected for its code [B, E, r].
+
+        Only where to draw the line is learned from this. Expectations must not be: values carry something of their
+        keys, by which pairs could be told apart without knowing anything.
+        """
+        with torch.no_grad():
+            distance = self._distance(code, value)
         logit: Tensor = self.bias - self.tightness.exp() * distance
         return logit
+
+    def _distance(self, code: Tensor, value: Tensor) -> Tensor:
+        expected: Tensor = self.expected(code.detach())
+        return (expected - value.detach().flatten(2)).square().mean(-1)
 
     def code(self, u: Tensor) -> Tensor:
         """The code [..., r] of what a token asks for, or can be asked for by; its length is below 1."""
@@ -161,20 +169,17 @@ class ContradictionIndex(nn.Module):
         return Consulted(hits, lasts, pairs)
 
     def loss(self, marks: Marks, known: Tensor, value: Tensor, lesson: Lesson) -> Tensor:
-        """What a call teaches. value [B, E, H, d]: of the new events likely to be asked for, `marks.rows`.
-
-        known [B, Q]: `known` of the event that each read rests on.
-        """
+        """What a call teaches. known [B, Q]: of the events that the reads rest on; value [B, Q, H, d]: their values."""
         valid = marks.rows.valid
         rests = lesson.weight * lesson.rests
-        swapped = valid & valid.roll(1, 1) & ~lesson.alike
-        sizes = processes.totals(valid.sum(), rests.sum(), lesson.weight.sum(), swapped.sum())
-        events, reads, rows, others = map(processes.per_process, sizes)
+        sizes = processes.totals(valid.sum(), rests.sum(), lesson.weight.sum())
+        events, reads, rows = map(processes.per_process, sizes)
 
         cost = nn.functional.binary_cross_entropy_with_logits
         right = cost(known, lesson.same.to(known.dtype), reduction="none") * lesson.told
-        strange = self.known(marks.code, value.roll(1, 1))
-        checking = (rests * right).sum() / reads + (nn.functional.softplus(strange) * swapped).sum() / others
+        # From the code of the token that asks, in which there is nothing yet of the value.
+        away = self._distance(self.code(lesson.u), value) / lesson.usual
+        checking = (rests * (right + away)).sum() / reads
 
         code = self.code(lesson.u)
         match = self.match(code, marks.code)
@@ -184,7 +189,7 @@ class ContradictionIndex(nn.Module):
         # Writes do not ask for earlier ones, unless these are for the same key.
         products = marks.code @ marks.code.transpose(1, 2)
         strangers = (products.detach() < self.sameness.detach()) & valid.unsqueeze(1)
-        number = torch.arange(value.shape[1], device=value.device)
+        number = torch.arange(marks.code.shape[1], device=value.device)
         between = _any(self.match(marks.code, marks.code), strangers & (number < number.unsqueeze(1)))
         # Before anything is retrieved there is nothing to match, and keys would only be made alike.
         begun = sizes[1] > 0
