@@ -89,7 +89,7 @@ def test_hits_are_what_a_plain_walk_finds(supersede, block, monkeypatch):
             assert bool(found.hits[row, t]) == (hit and bool(mask[row, t])), (row, t)
             pairs += len(entries) * bool(mask[row, t])
             if supersede and likely[row, t]:
-                limit = (1 + index.level.item()) / 2
+                limit = index.level.item() + (1 - index.level.item()) / 4
                 gone |= {e: t for e in entries if float(every[row, held + t] @ every[row, e]) > limit}
         assert int(found.pairs[row]) == pairs
         lasts = {e: int(x) for e, x in enumerate(found.expires[row]) if x < ends[row, e]}

@@ -114,11 +114,6 @@ class ContradictionIndex(nn.Module):
         """Logits [B, R, E] that what is asked for, of code [B, R, r], is what is marked [B, E, r]."""
         return self.gain.exp() * (asks @ marks.transpose(1, 2) - self.level)
 
-    @property
-    def sameness(self) -> Tensor:
-        """The product of two writes' codes above which they are for the same key: nearer to 1 than to the level."""
-        return (1 + self.level) / 2
-
     def look(self, u: Tensor, value: Tensor, likely: Tensor, held: Tensor) -> tuple[Marks, Tensor]:
         """Check and mark the writes of a call where `likely` [B, N]; held [B, S, r] are the marks from before.
 
@@ -150,8 +145,9 @@ class ContradictionIndex(nn.Module):
         written = gather_rows(events.written, entries)
         expires = gather_rows(events.expires, entries).masked_fill(~entries.valid, -1)
         if self.config.supersede:
-            # A write for the same key takes the older one's place. Their codes are alike but for what else they carry.
-            alike = marks.code @ mark.transpose(1, 2) > self.sameness
+            # A write for the same key takes the older one's place. It must be a little surer than a read: a wrong read
+            # costs a read, but an event wrongly lost is lost.
+            alike = marks.code @ mark.transpose(1, 2) > self.level + (1 - self.level) / 4
             at = marks.rows.at.unsqueeze(2)
             replaces = (
                 alike & marks.rows.valid.unsqueeze(2) & (at > written.unsqueeze(1)) & (at <= expires.unsqueeze(1))
@@ -186,9 +182,9 @@ class ContradictionIndex(nn.Module):
         found = match.gather(2, lesson.best.unsqueeze(-1)).squeeze(-1)
         right_match = nn.functional.softplus(-found) * lesson.rests
         wrong_match = _any(match, lesson.rival & valid.unsqueeze(1))
-        # Writes do not ask for earlier ones, unless these are for the same key.
+        # Writes do not match earlier ones, unless these are for the same key: their codes are then nearly the same.
         products = marks.code @ marks.code.transpose(1, 2)
-        strangers = (products.detach() < self.sameness.detach()) & valid.unsqueeze(1)
+        strangers = (products < (1 + self.level) / 2) & valid.unsqueeze(1)
         number = torch.arange(marks.code.shape[1], device=value.device)
         between = _any(self.match(marks.code, marks.code), strangers & (number < number.unsqueeze(1)))
         # Before anything is retrieved there is nothing to match, and keys would only be made alike.
