@@ -28,8 +28,7 @@ def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: li
 def decision(probabilities: list[list[float]]) -> Decision:
     nothing = torch.zeros(1, len(probabilities), dtype=torch.int64)
     pi = torch.tensor([probabilities], requires_grad=True)
-    no = nothing.bool()
-    return Decision(nothing, pi, pi, no, no, nothing, no)
+    return Decision(nothing, pi, pi, nothing.bool())
 
 
 def estimator() -> QualityEstimator:
@@ -85,7 +84,6 @@ def written(priority: list[float], slot: list[int], known: list[bool] | None = N
     weights = torch.tensor([priority], requires_grad=True)
     empty = torch.zeros(1, len(priority), 1, 1)
     when = torch.zeros(1, len(priority), dtype=torch.int64)
-    none = torch.zeros(1, len(slot), dtype=torch.bool)
     events = Written(
         key=empty,
         value=empty,
@@ -98,8 +96,8 @@ def written(priority: list[float], slot: list[int], known: list[bool] | None = N
         marks=None
         if known is None
         else Marks(empty[..., 0], empty[..., 0], Rows(when, when > 0), torch.tensor([known])),
-        hits=none,
-        compared=torch.zeros(1),
+        hits=None,
+        compared=None,
     )
     return events, weights
 

@@ -186,22 +186,26 @@ def test_an_impossible_policy_is_refused(field, value):
 
 def test_of_some_reads_half_is_used():
     """In training; the other half is what the token would have done without."""
-    router = Router(4, RouterConfig()).train()
+    router = Router(4, RouterConfig(), index=True).train()
     logits = torch.tensor([0.0, 9.0, 3.0]).expand(2, 500, 3).clone()
     logits[1] = torch.tensor([9.0, 0.0, 3.0])
     mask = torch.ones(2, 500, dtype=torch.bool)
     policy = RoutingPolicy(halve=0.3, generator=torch.Generator().manual_seed(0))
     found = router.decide(logits, mask, policy, None, (True, True, True))
     reads = found.actions == EPISODIC
-    assert 0.2 < found.halved[0].float().mean() < 0.4
-    assert not (found.halved & ~reads).any()
+    assert 0.2 < found.untaken.halved[0].float().mean() < 0.4
+    assert not (found.untaken.halved & ~reads).any()
     assert not found.audited.any()
-    assert (found.instead[0] == SEMANTIC).all()
-    assert torch.equal(found.instead[~reads], found.actions[~reads])
+    assert (found.untaken.instead[0] == SEMANTIC).all()
+    assert torch.equal(found.untaken.instead[~reads], found.actions[~reads])
     expected = torch.nn.functional.one_hot(found.actions, 3).float()
-    expected[found.halved] = torch.tensor([0.0, 0.5, 0.5])
+    expected[found.untaken.halved] = torch.tensor([0.0, 0.5, 0.5])
     torch.testing.assert_close(found.weights.detach(), expected)
-    assert not router.eval().decide(logits, mask, policy, None, (True, True, True)).halved.any()
+    assert (found.untaken.wanted == (logits.argmax(-1) == EPISODIC)).all()
+    for other in (router.eval(), Router(4, RouterConfig()).train()):
+        whole = other.decide(logits, mask, policy, None, (True, True, True))
+        assert whole.untaken is None
+        assert set(whole.weights.flatten().tolist()) == {0.0, 1.0}
 
 
 def test_tokens_that_ask_for_what_memory_gets_wrong_are_routed_alike():

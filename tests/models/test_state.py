@@ -250,8 +250,8 @@ def test_file_of_something_else(state, tmp_path):
 
 
 def test_file_of_a_newer_version(state, tmp_path):
-    path = rewritten(state, tmp_path / "state", lambda _, metadata: metadata.update(version="3"))
-    with pytest.raises(ValueError, match=r"has state format 3, this torchcram reads 2; upgrade torchcram"):
+    path = rewritten(state, tmp_path / "state", lambda _, metadata: metadata.update(version="2"))
+    with pytest.raises(ValueError, match=r"has state format 2, this torchcram reads 1; upgrade torchcram"):
         CramState.load(path)
 
 

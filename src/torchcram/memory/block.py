@@ -18,7 +18,7 @@ from torchcram.config import (
     WorkingConfig,
 )
 from torchcram.memory.contradiction import Lesson
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written, first_rows, readable
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written, first_rows
 from torchcram.memory.losses import (
     Counts,
     best_quality,
@@ -34,7 +34,7 @@ from torchcram.memory.state import BlockState, EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import learn_worth
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import Events, compact, gather_rows, scatter_rows
+from torchcram.ops import Events, Rows, compact, gather_rows, scatter_rows
 
 _LESSONS, _EVENTS = 64, 128  # reads and events of a sequence that teach the contradiction index
 _AUDITED = 3.0  # how much more an audit counts there: it stands for many
@@ -61,9 +61,9 @@ class BlockOutput:
     """[B, N] bool: the read was executed only to learn from it."""
     writes: Tensor
     """[B, N] bool: the position entered the buffer."""
-    hits: Tensor
-    """[B, N] bool: the token asks for an event that semantic memory does not know, by the contradiction index."""
-    compared: Tensor
+    hits: Tensor | None
+    """[B, N] bool: the token asks for an event that semantic memory does not know; None if none was looked for."""
+    compared: Tensor | None
     """[B]: pairs of a token and an entry of that index that were compared."""
     losses: dict[str, Tensor]
     """The layer's own losses, in training only; see `Block.forward`."""
@@ -170,7 +170,7 @@ class Block(nn.Module):
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape)
         able = (True, store is not None, recalled is not None)
-        hits = store.written.hits if store is not None else torch.zeros_like(timeline.mask)
+        hits = store.written.hits if store is not None else None
         decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, hits)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
@@ -198,7 +198,7 @@ class Block(nn.Module):
         taught = None
         marked = store is not None and store.written.marks is not None
         if self.training and marked and store and reading and recalled is not None:
-            x, taught = self._teach_index(x, store, reading, recalled, decision, hits, policy, noise)
+            x, taught = self._teach_index(x, store, reading, recalled, decision, policy, noise)
         x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
@@ -237,7 +237,7 @@ class Block(nn.Module):
             audits=audits,
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
             hits=hits,
-            compared=store.written.compared if store is not None else torch.zeros_like(timeline.position[:, 0]),
+            compared=store.written.compared if store is not None else None,
             losses=losses,
         )
 
@@ -265,7 +265,6 @@ class Block(nn.Module):
         reading: Reading,
         recalled: Tensor,
         decision: Decision,
-        hits: Tensor,
         policy: RoutingPolicy,
         noise: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -273,17 +272,19 @@ class Block(nn.Module):
 
         Returns x, whose gradient will say what audited reads would have been worth, and the loss.
         """
-        memory, written = store.memory, store.written
+        memory, written, untaken = store.memory, store.written, decision.untaken
         assert memory.index is not None
         assert written.marks is not None
+        assert untaken is not None
         held = store.before.slots
-        audited = gather_rows(decision.audited | decision.halved, reading.rows)
+        audited = gather_rows(decision.audited | untaken.halved, reading.rows)
         chance = gather_rows(policy.chances(store.timeline.mask, noise), reading.rows) - audited.double()
         rows, chosen = first_rows(reading.rows, chance, _LESSONS)
-        audited = audited.gather(1, chosen)
+        picked = Rows(chosen, rows.valid)
+        audited = gather_rows(audited, picked)
         hope = gather_rows(written.asked[:, held:].detach(), written.marks.rows)
-        events, picked = first_rows(written.marks.rows, -hope, _EVENTS)
-        code = written.marks.code.gather(1, picked.unsqueeze(-1).expand(-1, -1, written.marks.code.shape[-1]))
+        events, likeliest = first_rows(written.marks.rows, -hope, _EVENTS)
+        code = gather_rows(written.marks.code, Rows(likeliest, events.valid))
         value = gather_rows(written.value[:, held:], events)
         with torch.no_grad():
             shares = memory.shares(store.seen, store.h, rows, store.timeline, written)[..., held:]
@@ -292,31 +293,32 @@ class Block(nn.Module):
             share, best = shares.max(-1)
             rests = share > 0.5
             weight = torch.where(audited, _AUDITED, 1.0) * rows.valid
-            read = reading.value.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+            read = gather_rows(reading.value, picked)
             # Recalled is what came at least halfway from what such reads give on average to what this one gave.
             spread = read - mean_row(read, weight * rests)
             same = (gather_rows(recalled, rows) - read).square().sum(-1) < spread.square().sum(-1) / 2
-            found = value.gather(1, best.view(*best.shape, 1, 1).expand(-1, -1, *value.shape[2:]))
+            found = gather_rows(value, Rows(best, rows.valid))
             off = (found.flatten(2) - mean_row(found.flatten(2), weight * rests)).square().mean(-1, keepdim=True)
             seen = Events(events.at, gather_rows(written.events.expires[:, held:], events), events.at)
             size = found.flatten(2).square().mean(-1, keepdim=True)  # the spread of one or two values means nothing
             usual = torch.maximum(mean_row(off, weight * rests), mean_row(size, weight * rests) / 4)
+            made = written.hits
             judged = audited if policy.scored is not None else torch.zeros_like(audited)
             lesson = Lesson(
                 u=gather_rows(store.seen, rows),
                 weight=weight,
                 best=best,
                 rests=rests,
-                rival=readable(seen, rows) & (shares < 0.1),
+                rival=seen.readable(rows) & (shares < 0.1),
                 same=same,
                 # A token that the index alone made read may have been made so in error.
-                told=~judged & (same | ~gather_rows(hits & ~decision.wanted, rows)),
+                told=~judged if made is None else ~judged & (same | ~gather_rows(made & ~untaken.wanted, rows)),
                 usual=torch.where(usual > 0, usual, 1.0),
             )
-        known = memory.index.known(code.gather(1, best.unsqueeze(-1).expand(-1, -1, code.shape[-1])), found)
+        known = memory.index.known(gather_rows(code, Rows(best, rows.valid)), found)
         loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, found, lesson)
         if policy.scored is not None:
-            recall = gather_rows(decision.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
+            recall = gather_rows(untaken.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
             change = read - recall
             weight = weight * rests
             size = processes.per_process(processes.total(weight.sum()))

@@ -142,25 +142,22 @@ class ContradictionIndex(nn.Module):
         if entries.at.shape[1] == 0:
             return Consulted(hits, lasts, pairs)
         mark = gather_rows(marks.mark, entries)
-        written = gather_rows(events.written, entries)
         expires = gather_rows(events.expires, entries).masked_fill(~entries.valid, -1)
+        seen = Events(gather_rows(events.written, entries), expires, gather_rows(events.time, entries))
         if self.config.supersede:
             # A write for the same key takes the older one's place. It must be a little surer than a read: a wrong read
             # costs a read, but an event wrongly lost is lost.
             alike = marks.code @ mark.transpose(1, 2) > self.level + (1 - self.level) / 4
-            at = marks.rows.at.unsqueeze(2)
-            replaces = (
-                alike & marks.rows.valid.unsqueeze(2) & (at > written.unsqueeze(1)) & (at <= expires.unsqueeze(1))
-            )
-            expires = torch.minimum(expires, torch.where(replaces, at, beyond).amin(1))
-            lasts.scatter_reduce_(1, entries.at, torch.where(entries.valid, expires, beyond), "amin")
+            at = torch.where(alike & seen.readable(marks.rows), marks.rows.at.unsqueeze(2), beyond)
+            seen = seen._replace(expires=torch.minimum(expires, at.amin(1)))
+            lasts.scatter_reduce_(1, entries.at, torch.where(entries.valid, seen.expires, beyond), "amin")
         asks = self.code(u)
         step = max(1, _AT_ONCE // (batch * mark.shape[1]))
         for begin in range(0, length, step):
-            at = torch.arange(begin, min(begin + step, length), device=u.device).unsqueeze(1)
-            readable = (written.unsqueeze(1) < at) & (at <= expires.unsqueeze(1)) & mask[:, at]
-            found = (self.match(asks[:, begin : begin + step], mark) > 0) & readable
-            hits[:, begin : begin + step] = found.any(2)
+            part = slice(begin, begin + step)
+            at = torch.arange(length, device=u.device)[part].expand(batch, -1)
+            readable = seen.readable(Rows(at, mask[:, part]))
+            hits[:, part] = ((self.match(asks[:, part], mark) > 0) & readable).any(2)
             pairs += readable.sum((1, 2))
         return Consulted(hits, lasts, pairs)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcram.config import ContradictionConfig, EpisodicConfig
 from torchcram.memory.contradiction import LIKELY, ContradictionIndex, Marks
-from torchcram.memory.state import EpisodicState
+from torchcram.memory.state import EpisodicState, IndexState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Events, Expiry, Rows, episodic_read, expiry, gather_rows
 
@@ -33,15 +33,10 @@ class Written(NamedTuple):
     """[B, S + N] bool: the event has a slot after the call, read or not."""
     marks: Marks | None
     """Of the contradiction index, if there is one."""
-    hits: Tensor
-    """[B, N] bool: the position asks for an event that semantic memory does not know."""
-    compared: Tensor
+    hits: Tensor | None
+    """[B, N] bool: the position asks for an event that semantic memory does not know; None if none was looked for."""
+    compared: Tensor | None
     """[B]: pairs of a position and a mark compared to find that out."""
-
-    @property
-    def known(self) -> Tensor:
-        """[B, N] bool: semantic memory would say what the new event says."""
-        return self.marks.known if self.marks is not None else torch.zeros_like(self.slot, dtype=torch.bool)
 
 
 class Reading(NamedTuple):
@@ -96,30 +91,36 @@ class EpisodicMemory(nn.Module):
         value = self._heads(self.value(u + self.mix[2] * h))
         asked = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
         priority, marks = asked, None
-        if self.index is not None:
+        if self.index is not None and state.index is not None:
             likely = (asked.detach() > LIKELY) & timeline.mask
-            marks, known = self.index.look(u, value, likely, state.mark)
+            marks, known = self.index.look(u, value, likely, state.index.mark)
             # Worth its place: asked for, and not known. σ(w) is the product of the two chances.
             product = -torch.stack([-asked, known, known - asked]).logsumexp(0)
             priority = torch.where(likely, product, asked).detach()
         position = timeline.position[:, :-1]
         fate = self.evictions(priority, timeline, state, None if keep_all else self.config.slots)
         here = torch.arange(length, device=u.device).expand(batch, length)
-        lost = torch.cat([state.superseded, torch.zeros_like(timeline.mask)], dim=1)
         events = Events(
             written=torch.cat([torch.full_like(state.position, -1), here], dim=1),
-            expires=fate.expires.masked_fill(lost, -1),
+            expires=fate.expires,
             time=torch.cat([state.time, timeline.time], dim=1),
         )
-        hits, compared = torch.zeros_like(timeline.mask), torch.zeros_like(timeline.position[:, 0])
+        priority = torch.cat([state.priority.to(priority.dtype), priority], dim=1)
+        hits, compared = None, None
+        if self.index is None or state.index is None:
+            asked = priority
+        else:
+            asked = torch.cat([state.index.asked.to(asked.dtype), asked], dim=1)
+            lost = nn.functional.pad(state.index.superseded, (0, length))
+            events = events._replace(expires=events.expires.masked_fill(lost, -1))
         if self.index is not None and marks is not None and not keep_all:
             hits, lasts, compared = self.index.consult(u, timeline.mask, marks, events)
             events = events._replace(expires=torch.minimum(events.expires, lasts))
         return Written(
             key=_append(state.key, key),
             value=_append(state.value, value),
-            priority=torch.cat([state.priority.to(priority.dtype), priority], dim=1),
-            asked=torch.cat([state.asked.to(asked.dtype), asked], dim=1),
+            priority=priority,
+            asked=asked,
             position=torch.cat([state.position, position], dim=1),
             events=events,
             slot=fate.slot,
@@ -156,7 +157,7 @@ class EpisodicMemory(nn.Module):
         age = torch.log1p(gather_rows(timeline.time, rows).unsqueeze(2) - written.events.time.unsqueeze(1))
         scores = scores + self.recency.view(-1, 1, 1) * age.clamp_min(0).unsqueeze(1).to(scores.dtype)
         scores = scores + nn.functional.logsigmoid(written.asked)[:, None, None]
-        unread = ~readable(written.events, rows)
+        unread = ~written.events.readable(rows)
         return scores.masked_fill(unread.unsqueeze(1), -torch.inf).softmax(-1).nan_to_num().mean(1)
 
     def keep(self, written: Written, reading: Reading, state: EpisodicState) -> EpisodicState:
@@ -171,20 +172,24 @@ class EpisodicMemory(nn.Module):
         source.scatter_(1, torch.where(written.stays, slot, slots), own)
         source = source[:, :slots]
         rows = Rows(source.clamp_min(0), source >= 0)
-        superseded = written.events.expires < length  # of those that stay
-        mark = written.marks.mark if written.marks is not None else written.key.new_zeros(batch, held + length, 0)
-        mark = mark.masked_fill(superseded.unsqueeze(-1), 0)
+        index = None
+        if written.marks is not None and state.index is not None:
+            superseded = written.events.expires < length  # of those that stay
+            mark = written.marks.mark.masked_fill(superseded.unsqueeze(-1), 0)
+            index = IndexState(
+                asked=gather_rows(written.asked, rows).to(state.index.asked.dtype),
+                mark=gather_rows(mark, rows).to(state.index.mark.dtype),
+                superseded=gather_rows(superseded, rows),
+            )
         position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
         return EpisodicState(
             key=gather_rows(written.key, rows).to(state.key.dtype),  # under autocast they are narrower
             value=gather_rows(written.value, rows).to(state.value.dtype),
             priority=gather_rows(written.priority, rows).to(state.priority.dtype),
-            asked=gather_rows(written.asked, rows).to(state.asked.dtype),
             time=gather_rows(written.events.time, rows),
             position=position,
             mass=gather_rows(reading.mass + nn.functional.pad(state.mass, (0, length)), rows),
-            mark=gather_rows(mark, rows).to(state.mark.dtype),
-            superseded=gather_rows(superseded, rows),
+            index=index,
         )
 
     def empty(self, batch: int) -> EpisodicState:
@@ -195,16 +200,20 @@ class EpisodicMemory(nn.Module):
             # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
             return torch.zeros(batch, 0, *shape, dtype=dtype, device=like.device)
 
+        index = None
+        if self.index is not None:
+            rank = self.index.config.rank
+            index = IndexState(
+                asked=none(dtype=like.dtype), mark=none(rank, dtype=like.dtype), superseded=none(dtype=torch.bool)
+            )
         return EpisodicState(
             key=none(heads, like.shape[0] // heads, dtype=like.dtype),
             value=none(heads, like.shape[0] // heads, dtype=like.dtype),
             priority=none(dtype=like.dtype),
-            asked=none(dtype=like.dtype),
             time=none(dtype=torch.float64),
             position=none(dtype=torch.int64),
             mass=none(dtype=torch.promote_types(like.dtype, torch.float32)),  # it is a long sum
-            mark=none(self.index.config.rank if self.index is not None else 0, dtype=like.dtype),
-            superseded=none(dtype=torch.bool),
+            index=index,
         )
 
     def _query(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline) -> Tensor:
@@ -216,12 +225,6 @@ class EpisodicMemory(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
-
-
-def readable(events: Events, rows: Rows) -> Tensor:
-    """[B, R, E] bool: the event can be read by the row."""
-    at = rows.at.unsqueeze(2)
-    return (events.written.unsqueeze(1) < at) & (at <= events.expires.unsqueeze(1)) & rows.valid.unsqueeze(2)
 
 
 def first_rows(rows: Rows, order: Tensor, most: int) -> tuple[Rows, Tensor]:

@@ -97,4 +97,5 @@ def mean_row(x: Tensor, weight: Tensor) -> Tensor:
 
 def _admitted(written: Written) -> Tensor:
     """[B, N]: the new events that found a place and say something new."""
-    return (written.slot >= 0) & ~written.known
+    admitted = written.slot >= 0
+    return admitted if written.marks is None else admitted & ~written.marks.known

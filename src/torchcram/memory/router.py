@@ -36,7 +36,7 @@ class RoutingPolicy:
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
     halve: float = 0.0
-    """In training: share of the reads, chosen at random, of which only half is used, to learn what they are worth."""
+    """In training, where a contradiction index learns from it: share of the reads of which only half is used."""
     scored: Tensor | float | None = None
     """In training: the positions that the loss to be differentiated is a mean of; with it, what reads are worth can be
     told in nats."""
@@ -116,6 +116,13 @@ class Decision(NamedTuple):
     """[B, N, 3]: π, without noise."""
     audited: Tensor
     """[B, N] bool: a read to compute although the token does not use it."""
+    untaken: Untaken | None = None
+    """What could have been, for a contradiction index to learn from; None where nothing learns from it."""
+
+
+class Untaken(NamedTuple):
+    """What tokens might have done, in training."""
+
     halved: Tensor
     """[B, N] bool: a read of which the token uses half, and half of what it would do instead."""
     instead: Tensor
@@ -176,7 +183,7 @@ class Router(nn.Module):
         noise [B, N, 5]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
         can_read = able[EPISODIC]
-        wanted = logits.argmax(-1) == EPISODIC
+        own = logits
         if hits is not None and self.on_hit is not None and forced is None and policy.reads == "routed":
             heeded = hits & (policy.heeds(mask, noise) if self.training else True)
             logits = torch.where(heeded.unsqueeze(-1), self.on_hit.to(logits.dtype), logits)
@@ -199,13 +206,16 @@ class Router(nn.Module):
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC
         audited = torch.zeros_like(reads)
-        halved = torch.zeros_like(reads)
-        instead = logits.masked_fill(self.number == EPISODIC, -torch.inf).argmax(-1)
-        if forced is None and self.training and policy.halve > 0 and can_read:
-            halved = reads & policy.halves(mask, noise)
-            both = (nn.functional.one_hot(actions, 3) + nn.functional.one_hot(instead, 3)).to(weights.dtype) / 2
-            weights = torch.where(halved.unsqueeze(-1), both, weights)
         if policy.audit > 0 and can_read:
             audited = policy.audits(mask, noise) & mask & ~reads
-        instead = torch.where(reads, instead, actions)
-        return Decision(actions, weights, probabilities, audited, halved, instead, wanted)
+        untaken = None
+        if self.training and can_read and self.on_hit is not None:
+            others = logits.masked_fill(self.number == EPISODIC, -torch.inf).argmax(-1)
+            instead = torch.where(reads, others, actions)
+            halved = torch.zeros_like(reads)
+            if forced is None and policy.halve > 0:
+                halved = reads & policy.halves(mask, noise)
+                both = (nn.functional.one_hot(actions, 3) + nn.functional.one_hot(instead, 3)).to(weights.dtype) / 2
+                weights = torch.where(halved.unsqueeze(-1), both, weights)
+            untaken = Untaken(halved, instead, own.argmax(-1) == EPISODIC)
+        return Decision(actions, weights, probabilities, audited, untaken)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchcram.files import replacing
 
 FORMAT = "torchcram-state"
-VERSION = 2
+VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,19 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexState(_TensorTree):
+    """What a contradiction index knows of the events in a buffer."""
+
+    asked: Tensor
+    """[B, S]: logit that the event is asked for, fixed at write: how strongly it draws attention. Without an index the
+    priority says that as well as who stays."""
+    mark: Tensor
+    """[B, S, r]: code of the event's key if it is in the index, else 0."""
+    superseded: Tensor
+    """[B, S] bool: a later event has taken its place; it is not read any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpisodicState(_TensorTree):
     """A layer's buffer: S slots, S at most M; it grows with the sequence until it has M."""
 
@@ -60,20 +73,15 @@ class EpisodicState(_TensorTree):
     value: Tensor
     """[B, S, H, d]"""
     priority: Tensor
-    """[B, S]: write priority, fixed at write: who stays."""
-    asked: Tensor
-    """[B, S]: logit that the event is asked for, fixed at write: how strongly it draws attention. The same without a
-    contradiction index."""
+    """[B, S]: write priority, fixed at write."""
     time: Tensor
     """[B, S]: τ of the event, float64."""
     position: Tensor
     """[B, S]: index of the event in its sequence; -1 = empty slot."""
     mass: Tensor
     """[B, S]: attention the event has received so far; for reports, never for eviction."""
-    mark: Tensor
-    """[B, S, r]: code of the event's key if it is in the contradiction index, else 0; r = 0 without an index."""
-    superseded: Tensor
-    """[B, S] bool: a later event has taken its place; it is not read any more."""
+    index: IndexState | None = None
+    """What the contradiction index knows of these events; None without one."""
 
     @property
     def slots(self) -> int:
@@ -229,8 +237,12 @@ def _rebuild(tensors: dict[str, Tensor], fingerprint: str) -> CramState:
         prefix = f"layers.{len(layers)}."
         episodic = None
         if f"{prefix}episodic.key" in tensors:
-            names = [f.name for f in dataclasses.fields(EpisodicState)]
-            episodic = EpisodicState(**{name: tensors[f"{prefix}episodic.{name}"] for name in names})
+            index = None
+            if f"{prefix}episodic.index.mark" in tensors:
+                names = [f.name for f in dataclasses.fields(IndexState)]
+                index = IndexState(**{name: tensors[f"{prefix}episodic.index.{name}"] for name in names})
+            names = [f.name for f in dataclasses.fields(EpisodicState) if f.name != "index"]
+            episodic = EpisodicState(**{name: tensors[f"{prefix}episodic.{name}"] for name in names}, index=index)
         layers.append(
             BlockState(
                 working=tensors[f"{prefix}working"],

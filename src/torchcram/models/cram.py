@@ -84,7 +84,7 @@ class CramOutput:
                 audits=[layer.audits for layer in self.layers],
                 pairs=[layer.reading.pairs if layer.reading else nothing for layer in self.layers],
                 writes=[layer.writes for layer in self.layers],
-                compared=[layer.compared for layer in self.layers],
+                compared=[nothing if layer.compared is None else layer.compared for layer in self.layers],
                 buffers=sum(layer.reading is not None for layer in self.layers),
             )
 

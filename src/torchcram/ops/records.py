@@ -23,6 +23,11 @@ class Events(NamedTuple):
     time: Tensor
     """Time of the event in units of τ₀, float64."""
 
+    def readable(self, rows: Rows) -> Tensor:
+        """[B, R, E] bool: which events each of a few rows can read."""
+        at = rows.at.unsqueeze(2)
+        return (self.written.unsqueeze(1) < at) & (at <= self.expires.unsqueeze(1)) & rows.valid.unsqueeze(2)
+
 
 class Expiry(NamedTuple):
     """What a bounded priority buffer does with the events of a call."""

@@ -96,7 +96,9 @@ def evaluate(
             quality = torch.stack([layer.quality for layer in out.layers], dim=-1).flatten(0, 1).double()
             found["positions"] = _sums(kind, torch.ones_like(reads[:, :1]), kinds)
             found["reads"] = _sums(kind, torch.cat([reads.amax(1, keepdim=True), reads], dim=1), kinds)
-            hits = torch.stack([layer.hits for layer in out.layers], dim=-1).flatten(0, 1).double()
+            none = torch.zeros_like(out.timeline.mask)
+            hit = [none if layer.hits is None else layer.hits for layer in out.layers]
+            hits = torch.stack(hit, dim=-1).flatten(0, 1).double()
             found["hits"] = _sums(kind, torch.cat([hits.amax(1, keepdim=True), hits], dim=1), kinds)
             found["quality"] = _sums(kind, quality, kinds)
             cell = kind.unsqueeze(1) * BINS + (quality * BINS).long().clamp(0, BINS - 1)
