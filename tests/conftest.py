@@ -52,7 +52,7 @@ def enliven(model: Cram, seed: int) -> Cram:
         fill(block.router.out.weight, 3.0)
         if block.quality is not None:
             fill(block.quality.score.weight, 1.0)
-            block.quality.mean_square.fill_(16.0)
+            block.quality.reads.mean_square.fill_(16.0)
         fill(block.working.gate_weight, 1.0)
         if block.episodic is not None:
             fill(block.episodic.mix, 1.0)
@@ -61,11 +61,20 @@ def enliven(model: Cram, seed: int) -> Cram:
                 fill(block.episodic.recency, 0.5)
             if block.episodic.config.convolution > 1:
                 fill(block.episodic.taps, 0.7)
-            if block.episodic.index is not None:
-                # About half of the writes are known; tokens of the same kind match more often than not.
-                block.episodic.index.bias.fill_(0.55)
-                block.episodic.index.level.fill_(0.4)
-                fill(block.router.on_hit, 2.0)
+        if block.index is not None:
+            # Some tokens ask and some are asked for, some of what these say is new, and some ask for that.
+            for head in (block.index.asks, block.index.asked):
+                fill(head.weight, 3 / math.sqrt(width))
+                head.bias.fill_(-1.5)
+            fill(block.index.content.weight, 0.65 / math.sqrt(width))
+            block.index.level.fill_(0.4)
+        if block.router.on_hit is not None:
+            fill(block.router.on_hit, 2.0)
+        if block.router.worth is not None:
+            # Reads are worth this and that, and about every other one its price.
+            fill(block.router.worth.out.weight, 2.0)
+            fill(block.router.worth.on_hit, 1.0)
+            block.router.price.fill_(1.0)
     return model
 
 

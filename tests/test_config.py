@@ -45,7 +45,8 @@ IMPOSSIBLE = {
     "episodic.trained_length": [0, 1, 2.0, True, "8"],
     "semantic.rank": COUNT[1:],
     "contradiction.rank": COUNT[1:],
-    "contradiction.supersede": [0, 1, None, "yes"],
+    "contradiction.entries": COUNT,
+    "router.rule": ["price", None, 0],
     "router.quality": ["oracle", None, 0],
     "router.features": ["all", None],
     "router.hidden": COUNT,
@@ -239,8 +240,10 @@ def everything():
         working=WorkingConfig(steps=2, carry="none", time_unit=2.5, fastest=0.5, slowest=50.0),
         episodic=EpisodicConfig(slots=None, heads=2, layers=(0, 2), convolution=3, recency=False, trained_length=64),
         semantic=SemanticConfig(rank=5),
-        contradiction=ContradictionConfig(rank=6, supersede=True),
-        router=RouterConfig(quality="exact", features="scalars", hidden=7, threshold=0.5, sharpness=0.0, scale=2.0),
+        contradiction=ContradictionConfig(rank=6, entries=9),
+        router=RouterConfig(
+            rule="worth", quality="exact", features="scalars", hidden=7, threshold=0.5, sharpness=0.0, scale=2.0
+        ),
     )
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from torchcram import processes
-from torchcram.config import RouterConfig
-from torchcram.memory import QualityEstimator
+from torchcram.memory.moments import RunningMoments
 from torchcram.processes import Sharing
 
 
@@ -53,7 +52,7 @@ def test_running_means_are_those_of_all_reads():
     """Three reads here and one elsewhere weigh as four reads."""
     generator = torch.Generator().manual_seed(0)
     here, there = torch.randn(1, 3, 4, generator=generator), torch.randn(1, 1, 4, generator=generator) + 5
-    shared, whole = (QualityEstimator(4, 2, RouterConfig()) for _ in range(2))
+    shared, whole = (RunningMoments(4) for _ in range(2))
     elsewhere = torch.cat([torch.tensor([1.0]), there.sum((0, 1)), there.square().sum().view(1)]).double()
     with as_process(0, [elsewhere]):
         shared.observe(here, torch.ones(1, 3, dtype=torch.bool))

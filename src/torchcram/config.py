@@ -21,6 +21,7 @@ from torchcram.strict import StrictConfig, check_choice, check_flag, check_integ
 Carry = Literal["scan", "none"]
 Quality = Literal["predicted", "exact"]
 RouterFeatures = Literal["input", "scalars"]
+Rule = Literal["choice", "worth"]
 Missing = Literal["error", "nan"]
 HeadKind = Literal["tokens", "labels", "regression", "classification"]
 
@@ -98,19 +99,22 @@ class ContradictionConfig(StrictConfig):
     """The index of what the context says and semantic memory does not."""
 
     rank: int = 0
-    """Length of the codes that writes are marked with and asked for by, 32 for instance; 0 is no index."""
-    supersede: bool = False
-    """A write takes the place of an older one in the index under the same key: of facts the latest counts."""
+    """Length of the codes that writes are entered with and asked for by, 32 for instance; 0 is no index."""
+    entries: int = 512
+    """Writes that the index holds, the latest; what they say is in the buffers, if it is still there."""
 
     def __post_init__(self) -> None:
         check_integer("contradiction.rank", self.rank, 0)
-        check_flag("contradiction.supersede", self.supersede)
+        check_integer("contradiction.entries", self.entries, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterConfig(StrictConfig):
     """The consolidation-aware router and the quality signal it listens to."""
 
+    rule: Rule = "choice"
+    """Who reads: `choice`, those for which the router prefers it; `worth`, those whose read is thought to be worth more
+    than its price."""
     quality: Quality = "predicted"
     """`predicted` estimates q before attention; `exact` is the paper's q, which needs (and counts) every read."""
     features: RouterFeatures = "input"
@@ -125,6 +129,7 @@ class RouterConfig(StrictConfig):
     """σ² of eq. 6 in units of the running centred variance of episodic reads."""
 
     def __post_init__(self) -> None:
+        check_choice("router.rule", self.rule, Rule)
         check_choice("router.quality", self.quality, Quality)
         check_choice("router.features", self.features, RouterFeatures)
         check_integer("router.hidden", self.hidden, 1)

@@ -40,8 +40,8 @@ class Ledger:
     """Query-event pairs scored in each layer, audits included, heads not counted."""
     write_counts: tuple[int, ...]
     """Positions written to the buffer of each layer."""
-    compared_counts: tuple[int, ...]
-    """Pairs of a position and an entry of the contradiction index compared in each layer."""
+    compared_count: int
+    """Pairs of a position and an entry of the contradiction index compared."""
     dense_pairs: int
     """Pairs that causal attention over all positions would score in one layer: N(N+1)/2 a sequence."""
     buffers: int
@@ -70,7 +70,7 @@ class Ledger:
     @property
     def compared(self) -> float:
         """Comparisons with the contradiction index, in the unit of `pairs`; each is of short codes, without a value."""
-        return sum(self.compared_counts) / max(1, self.dense_pairs * len(self.compared_counts))
+        return self.compared_count / max(1, self.dense_pairs * len(self.pair_counts))
 
     @property
     def writes(self) -> float:
@@ -117,22 +117,24 @@ def count(
     audits: Sequence[Tensor],
     pairs: Sequence[Tensor],
     writes: Sequence[Tensor],
-    compared: Sequence[Tensor],
+    compared: Tensor,
     buffers: int,
 ) -> Ledger:
     """Fill a ledger from what the layers of one call executed in all processes, with one transfer from the device.
 
-    mask and position [B, N]; reads, audits and writes [B, N] bool, pairs and compared [B], an entry a layer.
+    mask and position [B, N]; reads, audits and writes [B, N] bool, pairs [B], an entry a layer;
+    compared [B].
     """
     layers = len(reads)
     counts = [
         mask.sum(),
         torch.stack(list(reads)).any(0).sum(),
         torch.where(mask, position + 1, 0).sum(),
-        *(x.sum() for group in (reads, audits, pairs, writes, compared) for x in group),
+        compared.sum(),
+        *(x.sum() for group in (reads, audits, pairs, writes) for x in group),
     ]
-    positions, reading, dense, *rest = processes.total(torch.stack(counts)).tolist()
-    by_layer = [tuple(rest[i * layers : (i + 1) * layers]) for i in range(5)]
+    positions, reading, dense, comparisons, *rest = processes.total(torch.stack(counts)).tolist()
+    by_layer = [tuple(rest[i * layers : (i + 1) * layers]) for i in range(4)]
     return Ledger(
         training=training,
         positions=positions,
@@ -141,7 +143,7 @@ def count(
         audit_counts=by_layer[1],
         pair_counts=by_layer[2],
         write_counts=by_layer[3],
-        compared_counts=by_layer[4],
+        compared_count=comparisons,
         dense_pairs=dense,
         buffers=buffers,
     )

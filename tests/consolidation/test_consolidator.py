@@ -163,11 +163,17 @@ def test_the_papers_schedule_and_signal_go_together(mixed):
         ConsolidationConfig(**mixed)
 
 
-def test_an_index_learns_from_reads_that_are_halved():
-    c = Consolidator(ConsolidationConfig(skip=0.1, halve=0.2, check_every=5), index=True)
-    assert c.policy().audit == 0.5
-    while c.released_at is None:
+def test_utility_tries_reads_and_asks_a_price_of_the_rule_itself():
+    c = consolidator(signal="utility", trial=0.2)
+    assert c.policy(7) == RoutingPolicy(reads="dense", skip=0.1, trial=0.2, keep_all=True, scored=7)
+    c = released(signal="utility", trial=0.2, price=0.3, reward=0.5)
+    while c.progress < 1:
         c.step(competent)
-    assert c.policy(3).halve == 0.2
-    assert c.policy(3).scored == 3
-    assert released(halve=0.2).policy().halve == 0
+    policy = c.policy(3)
+    assert policy.trial == 0.2
+    assert policy.scored == 3
+    assert policy.price == c.price > 0
+    own = c.loss({**LOSSES, "reads": torch.tensor(0.0), "recall": torch.tensor(0.0)}, positions=100, scored=5)
+    paid = c.loss(LOSSES, positions=100, scored=5) - own
+    assert paid.item() == pytest.approx(c.price * 100 / 5 * 0.5 * LOSSES["recall"].item(), rel=1e-4)
+    assert released(trial=0.2).policy().trial == 0

@@ -358,7 +358,7 @@ def test_training_without_a_single_read():
     assert losses["quality"] == 0
     sum(losses.values()).backward()
     assert all(p.grad.isfinite().all() for p in block.parameters() if p.grad is not None)
-    assert block.quality.seen == 0
+    assert block.quality.reads.seen == 0
 
 
 def test_uncertainty_is_how_badly_the_last_position_foresaw_this_one():

@@ -1,201 +1,301 @@
-"""The contradiction index, on numbers small enough to work out by hand and against a plain walk through a sequence."""
+"""The contradiction index, against a plain walk through a sequence, and on lessons that have one answer."""
 
 import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from torchcram.config import ContradictionConfig
-from torchcram.memory.contradiction import ContradictionIndex, Lesson, Marks
-from torchcram.ops import Events, Rows, compact, gather_rows
+from torchcram.memory import ContradictionIndex, Timeline
+from torchcram.memory.contradiction import Evidence
+from torchcram.ops import Rows
 
 WIDTH, RANK = 6, 4
 
 
-def make(*, supersede: bool = False) -> ContradictionIndex:
+def make(entries: int = 512, layers: int = 1) -> ContradictionIndex:
     torch.manual_seed(0)
-    return ContradictionIndex(WIDTH, ContradictionConfig(rank=RANK, supersede=supersede))
+    return ContradictionIndex(WIDTH, ContradictionConfig(rank=RANK, entries=entries), layers)
 
 
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
+def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_what_was_looked_at_is_marked_unless_it_is_known():
+def chance(*shape: int, seed: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+LENGTH = 60
+
+
+def stream(seed: int = 3) -> tuple[ContradictionIndex, Tensor, Timeline]:
+    """Tokens of a few keys, some of which ask and some of which are asked for; what they say differs."""
     index = make()
-    u, value = random(2, 5, WIDTH), random(2, 5, 2, 3, seed=2)
-    likely = torch.tensor([[True, False, True, True, False], [False, False, False, True, True]])
-    logits = index.known(index.code(u), value)
-    index.bias.data += -logits[0, 2].detach() - 1e-3  # so that some are known and some are not
-    marks, known = index.look(u, value, likely, torch.ones(2, 1, RANK))
-    expected = index.known(index.code(u), value).masked_fill(~likely, 0)
-    torch.testing.assert_close(known, expected.detach())
-    assert torch.equal(marks.known, likely & (expected > 0))
-    assert marks.known.any()
-    marked = likely & (expected < 0)
-    assert torch.equal(marks.mark[:, 1:].any(-1), marked)
-    torch.testing.assert_close(marks.mark[:, 1:][marked], index.code(u)[marked].detach())
-    assert (marks.mark[:, 0] == 1).all(), "what was held stays"
+    keys = 4 * random(4, WIDTH, seed=seed)
+    which = torch.randint(4, (2, LENGTH), generator=torch.Generator().manual_seed(seed + 1))
+    u = keys[which] + 1.5 * random(2, LENGTH, WIDTH, seed=seed + 2)
+    for number, head in enumerate((index.asks, index.asked)):
+        head.weight.data = 0.1 * random(1, WIDTH, seed=seed + 5 + number)
+        head.bias.data.fill_(0.0)
+    index.level.data.fill_(0.5)
+    with torch.no_grad():  # so that about half of what is said is new
+        index.expected[2].weight.zero_()
+        index.expected[2].bias.zero_()
+        index.content.bias.zero_()
+        index.content.weight *= (0.45 / index.content(u).square().mean(-1).median()).sqrt()
+    mask = chance(2, LENGTH, seed=seed + 4) < 0.9
+    start = torch.zeros(2, LENGTH, dtype=torch.bool)
+    start[0, 0] = start[1, 23] = True
+    timeline = Timeline.build(torch.ones(2, LENGTH), mask=mask | start, start=start)
+    return index, u, timeline
 
 
-def test_nothing_likely_marks_nothing():
-    index = make()
-    none = torch.zeros(2, 3, dtype=torch.bool)
-    marks, known = index.look(random(2, 3, WIDTH), random(2, 3, 2, 3), none, torch.zeros(2, 0, RANK))
-    assert not marks.mark.any()
-    assert not known.any()
-    events = Events(torch.arange(3).expand(2, 3), torch.full((2, 3), 3), torch.zeros(2, 3))
-    found = index.consult(random(2, 3, WIDTH), torch.ones(2, 3, dtype=torch.bool), marks, events)
-    assert not found.hits.any()
-    assert found.pairs.tolist() == [0, 0]
-    assert (found.expires > 3).all()
+@torch.no_grad()
+def walk(index: ContradictionIndex, u: Tensor, timeline: Timeline, most: int):
+    """Position after position: targets, what is entered, pairs compared."""
+    code = index.code(u)
+    asks, asked, news = index.asks(u).squeeze(-1), index.asked(u).squeeze(-1), index.news(u, code)
+    level, margin = index.level.item(), (1 - index.level.item()) / 2
+    targets, entered, pairs = [], [], []
+    for row in range(len(u)):
+        entries: list[dict] = []
+        compared, aims, marks = 0, [], []
+        for t in range(u.shape[1]):
+            if timeline.start[row, t]:
+                entries = []
+            aim, mark = -1, False
+            if timeline.mask[row, t]:
+                alive = [e for e in entries[-most:] if not e["dead"]]
+                if asks[row, t] > max(-2.5, asked[row, t] - 1):
+                    compared += len(alive)
+                    product = {i: float(code[row, t] @ e["code"]) for i, e in enumerate(alive)}
+                    best = max(product.values(), default=-math.inf)
+                    near = [i for i, p in product.items() if p > level and p >= best - margin]
+                    aim = alive[near[-1]]["position"] if near else -1
+                if asked[row, t] > max(-2.5, asks[row, t] - 1):
+                    position = int(timeline.position[row, t])
+                    mark = bool(news[row, t] > 1)
+                    if mark:
+                        entries.append({"code": code[row, t], "position": position, "dead": False})
+                    else:
+                        compared += len(alive)
+                        for e in alive:
+                            e["dead"] = float(code[row, t] @ e["code"]) > level
+            aims.append(aim)
+            marks.append(mark)
+        targets.append(aims)
+        entered.append(marks)
+        pairs.append(compared)
+    return torch.tensor(targets), torch.tensor(entered), torch.tensor(pairs)
 
 
-@pytest.mark.parametrize("supersede", [False, True])
 @pytest.mark.parametrize("block", [None, 7])
-def test_hits_are_what_a_plain_walk_finds(supersede, block, monkeypatch):
+@pytest.mark.parametrize("most", [3, 512])
+@pytest.mark.parametrize("seed", [3, 13, 23])
+def test_consulting_is_what_a_plain_walk_does(seed, most, block, monkeypatch):
     if block is not None:
         monkeypatch.setattr("torchcram.memory.contradiction._AT_ONCE", block)
-    index = make(supersede=supersede)
-    index.level.data.fill_(0.3)
-    held, length = 2, 12
-    kinds = 8 * random(4, WIDTH, seed=3)
-    kind = torch.randint(4, (2, length), generator=torch.Generator().manual_seed(4))
-    u = kinds[kind] + 0.05 * random(2, length, WIDTH, seed=5)
-    mask = torch.rand(2, length, generator=torch.Generator().manual_seed(6)) < 0.9
-    likely = (torch.rand(2, length, generator=torch.Generator().manual_seed(7)) < 0.5) & mask
-    inside = likely & (torch.rand(2, length, generator=torch.Generator().manual_seed(8)) < 0.7)
-    code = index.code(u).detach()
-    old = index.code(kinds[:held].expand(2, held, WIDTH)).detach()
-    rows = compact(likely)
-    marks = Marks(torch.cat([old, code * inside.unsqueeze(-1)], 1), gather_rows(code, rows), rows, likely)
-    here = torch.arange(length).expand(2, length)
-    ends = torch.cat([torch.tensor([[length, 5]] * 2), (here + 6).clamp_max(length)], 1)
-    events = Events(torch.cat([torch.full((2, held), -1), here], 1), ends, torch.zeros(2, held + length))
+    index, u, timeline = stream(seed)
+    index.config = ContradictionConfig(rank=RANK, entries=most)
+    targets, entered, pairs = walk(index, u, timeline, most)
+    found = index.consult(u, timeline, index.empty(2))
+    assert torch.equal(found.target, targets)
+    assert torch.equal(found.entered, entered)
+    assert torch.equal(found.pairs, pairs)
+    assert (targets >= 0).float().mean() > 0.05
+    assert 0.1 < entered.float().mean() < 0.7
 
-    found = index.consult(u, mask, marks, events)
 
-    asks, every = index.code(u).detach(), torch.cat([old, code], 1)
-    present = torch.cat([torch.ones(2, held, dtype=torch.bool), inside], 1)
+@pytest.mark.parametrize("most", [3, 512])
+def test_in_parts_it_finds_the_same(most):
+    index, u, timeline = stream()
+    index.config = ContradictionConfig(rank=RANK, entries=most)
+    whole = index.consult(u, timeline, index.empty(2))
+    mine, before = index.empty(2), None
+    parts = []
+    for begin, end in ((0, 1), (1, 20), (20, 21), (21, 47), (47, LENGTH)):
+        part = slice(begin, end)
+        before = Timeline.build(
+            torch.ones(2, end - begin), mask=timeline.mask[:, part], start=timeline.start[:, part], after=before
+        )
+        parts.append(index.consult(u[:, part], before, mine))
+        mine = parts[-1].state
+    for name in ("target", "entered", "checked", "surprising"):
+        assert torch.equal(torch.cat([getattr(found, name) for found in parts], 1), getattr(whole, name)), name
+    assert torch.equal(sum(found.pairs for found in parts), whole.pairs)
+    for name, x in mine.named_tensors():
+        torch.testing.assert_close(x, dict(whole.state.named_tensors())[name])
+    assert mine.entries <= most
+
+
+def test_nothing_asked_for_makes_no_entry():
+    index, u, timeline = stream()
+    index.asked.bias.data.fill_(-100)
+    found = index.consult(u, timeline, index.empty(2))
+    assert not found.entered.any()
+    assert (found.target == -1).all()
+    assert found.pairs.tolist() == [0, 0]
+    assert found.state.entries == 0
+
+
+def test_whom_it_learns_from():
+    """Of those likely to ask all that were drawn; never padding, and no more witnesses than are needed."""
+    index, u, timeline = stream()
+    lot = chance(2, LENGTH, seed=9)
+    chosen, given, rows = index.choose(u, timeline.mask, lot, 0.6, 0.2)
+    likely, _ = index.roles(u, timeline.mask)
+    assert likely.any()
+    assert (~likely & timeline.mask).any()
+    assert torch.equal(given, torch.where(likely, 0.6, 0.2))
+    assert torch.equal(chosen, (lot < given) & timeline.mask)
+    assert [row[valid].tolist() for row, valid in zip(rows.at, rows.valid, strict=True)] == [
+        row.nonzero().flatten().tolist() for row in chosen
+    ]
+    many = torch.cat([u] * 4, 1), torch.cat([timeline.mask] * 4, 1), chance(2, 4 * LENGTH, seed=10)
+    chosen, given, rows = index.choose(*many, 1.0, 1.0)
+    assert rows.at.shape == (2, 64)
     for row in range(2):
-        pairs, gone = 0, {}
-        for t in range(length):
-            entries = [
-                e
-                for e in range(held + length)
-                if present[row, e] and events.written[row, e] < t <= ends[row, e] and t <= gone.get(e, length)
-            ]
-            hit = any(float(asks[row, t] @ every[row, e]) > index.level.item() for e in entries)
-            assert bool(found.hits[row, t]) == (hit and bool(mask[row, t])), (row, t)
-            pairs += len(entries) * bool(mask[row, t])
-            if supersede and likely[row, t]:
-                limit = index.level.item() + (1 - index.level.item()) / 4
-                gone |= {e: t for e in entries if float(every[row, held + t] @ every[row, e]) > limit}
-        assert int(found.pairs[row]) == pairs
-        lasts = {e: int(x) for e, x in enumerate(found.expires[row]) if x < ends[row, e]}
-        assert lasts == {e: t for e, t in gone.items() if t < ends[row, e]}
-        assert bool(lasts) == supersede
+        lowest = many[2][row].masked_fill(~many[1][row], 2).argsort()[:64].sort().values
+        assert torch.equal(rows.at[row], lowest)
 
 
-def lesson(u: torch.Tensor, events: int, **given: torch.Tensor) -> Lesson:
-    """Reads of the tokens u [1, Q, D] that rest on nothing, unless something else is said."""
-    reads = u.shape[1]
-    no = torch.zeros(1, reads, dtype=torch.bool)
-    nothing = Lesson(
-        u=u,
-        weight=torch.ones(1, reads),
-        best=torch.zeros(1, reads, dtype=torch.int64),
-        rests=no,
-        rival=torch.zeros(1, reads, events, dtype=torch.bool),
-        same=no,
-        told=~no,
-        usual=torch.ones(1),
-    )
-    return nothing._replace(**given)
+class School:
+    """Four keys with a value each that never changes, and others; a write says key and value, a question the key."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(9)
+        torch.manual_seed(0)
+        self.index = ContradictionIndex(16, ContradictionConfig(rank=8)).train()
+        self.keys = torch.nn.functional.normalize(self.normal(40, 10), dim=1) * 3
+        self.values = torch.nn.functional.normalize(self.normal(8, 6), dim=1) * 3 + 1
+        self.usual = torch.tensor([0, 3, 5, 6])
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def draw(self, high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=self.generator)
+
+    def tokens(self, key: Tensor, value: Tensor | None = None) -> Tensor:
+        says = torch.zeros(*key.shape, 6) if value is None else self.values[value]
+        return torch.cat([self.keys[key], says], -1) + 0.05 * self.normal(*key.shape, 16)
+
+    def sequence(self) -> tuple[Tensor, Tensor, Tensor]:
+        """u [1, 20, D]: ten writes, then ten questions in another order; keys and values of the writes."""
+        key = torch.cat([torch.arange(4), 4 + torch.randperm(36, generator=self.generator)[:6]])
+        value = torch.cat([self.usual, self.draw(8, 6)])
+        order = torch.randperm(10, generator=self.generator)
+        u = torch.cat([self.tokens(key), self.tokens(key)])
+        u[:10] = self.tokens(key, value)
+        u[10:] = self.tokens(key[order])
+        return u.unsqueeze(0), key, order
+
+    def lesson(self) -> Tensor:
+        u, _, order = self.sequence()
+        at = torch.arange(20).unsqueeze(0)
+        share = torch.where(at >= 10, 0.9, 0.1)
+        event = torch.cat([torch.zeros(10, dtype=torch.int64), order]).unsqueeze(0)
+        says = torch.cat([u[0, event[0], 10:], torch.zeros(20, 10)], -1).unsqueeze(0) * 7
+        return self.index.loss(u, Rows(at, at >= 0), torch.ones(1, 20), [Evidence(share, event, says, torch.zeros(1))])
 
 
-def softplus(*logits: torch.Tensor) -> float:
-    return math.log1p(sum(math.exp(x.item()) for x in logits))
+@pytest.fixture
+def school(taught) -> School:
+    """Whatever other tests have drawn before."""
+    taught.generator.manual_seed(1)
+    return taught
 
 
-def test_what_a_call_teaches():
-    """Three reads of three events, of which the last is not there.
-
-    The first rests on the second event, which was recalled; the second, which counts three times, on none; of the third
-    it is not told what it showed.
-    """
-    index = make()
-    value, u = random(1, 3, 2, 3, seed=2), random(1, 3, WIDTH, seed=3)
-    code = index.code(random(1, 3, WIDTH, seed=4))
-    rows = Rows(torch.tensor([[0, 1, 0]]), torch.tensor([[True, True, False]]))
-    given = lesson(
-        u,
-        3,
-        weight=torch.tensor([[1.0, 3.0, 1.0]]),
-        best=torch.tensor([[1, 0, 0]]),
-        rests=torch.tensor([[True, False, True]]),
-        rival=torch.tensor([[[True, False, True], [True, True, True], [False, True, True]]]),
-        same=torch.tensor([[True, False, True]]),
-        told=torch.tensor([[True, True, False]]),
-        usual=torch.tensor([0.5]),
-    )
-    known = random(1, 3, seed=5)
-    loss = index.loss(Marks(code, code, rows, torch.zeros(1, 2, dtype=torch.bool)), known, value, given)
-    away = (index.expected(index.code(u)) - value.flatten(2)).square().mean(-1)[0] / 0.5
-    checked = (softplus(-known[0, 0]) + away[0].item() + away[2].item()) / 2
-    match = index.match(index.code(u), code)[0]
-    asked = softplus(-match[0, 1]) + softplus(match[0, 0]) + 3 * softplus(match[1, 0], match[1, 1])
-    asked += softplus(-match[2, 0]) + softplus(match[2, 1])
-    between = softplus(index.match(code, code)[0, 1, 0]) / 2
-    assert loss.item() == pytest.approx(checked + asked / (2 + 5 / 10) + between, rel=1e-5)
-
-
-def test_what_recurs_is_known_and_a_known_key_with_another_value_is_not():
-    """Four tokens that always ask for the same value, and others: after some reads the index tells them apart."""
-    index = make()
-    generator = torch.Generator().manual_seed(9)
-    asking, values = 3 * torch.randn(4, WIDTH, generator=generator), torch.randn(4, 2, 3, generator=generator)
-    optimizer = torch.optim.Adam(index.parameters(), lr=0.01)
-    novel = torch.arange(16) % 2 == 0
-    rows = Rows(torch.arange(4).expand(1, 4), torch.ones(1, 4, dtype=torch.bool))
-
-    def reads():
-        which = torch.randint(4, (16,), generator=generator)
-        u = torch.where(novel.unsqueeze(1), 3 * torch.randn(16, WIDTH, generator=generator), asking[which])
-        return u.unsqueeze(0), torch.where(novel, torch.randint(4, (16,), generator=generator), which).unsqueeze(0)
-
-    for _ in range(600):
-        u, best = reads()
-        given = lesson(u, 4, best=best, rests=torch.ones(1, 16, dtype=torch.bool), same=~novel.unsqueeze(0))
+@pytest.fixture(scope="module")
+def taught() -> School:
+    school = School()
+    optimizer = torch.optim.Adam(school.index.parameters(), lr=0.005)
+    for _ in range(1200):
         optimizer.zero_grad()
-        code = index.code(asking.unsqueeze(0))
-        known = index.known(index.code(u), values[best])
-        index.loss(Marks(code, code, rows, rows.valid), known, values[best], given).backward()
+        school.lesson().backward()
         optimizer.step()
-    code = index.code(asking.unsqueeze(0))
-    known = [index.known(code, values.roll(shift, 0).unsqueeze(0)).detach() for shift in range(4)]
-    assert (known[0] > 0).all()
-    assert all((others < 0).all() for others in known[1:])
-    u, best = reads()
-    assert (index.known(index.code(u), values[best])[0, novel] < 0).float().mean() > 0.7
+    school.index.eval()
+    return school
+
+
+@torch.no_grad()
+def test_it_learns_who_asks_and_who_is_asked_for(school):
+    u, _, _ = school.sequence()
+    asks, asked = (head(u)[0, :, 0] for head in (school.index.asks, school.index.asked))
+    assert (asks[10:] > 0).all()
+    assert (asks[:10] < 0).all()
+    assert school.index.roles(u, torch.ones(1, 20, dtype=torch.bool))[1].tolist() == [[True] * 10 + [False] * 10]
+    assert (asked[10:] < asked[:10].min()).all()
+
+
+@torch.no_grad()
+def test_it_learns_what_is_known_and_what_is_new(school):
+    """The four keys with their values are known; with others, which was never seen, and other keys, all is new."""
+    index = school.index
+    key = torch.arange(4).repeat(8).unsqueeze(0)
+    value = torch.arange(8).repeat_interleave(4).unsqueeze(0)
+    u = school.tokens(key, value)
+    news = index.news(u, index.code(u))
+    known = value == school.usual[key]
+    assert (news[known] < 1).all()
+    assert (news[~known] > 1).all()
+    key = 4 + school.draw(36, 1, 50)
+    u = school.tokens(key, school.draw(8, 1, 50))
+    assert (index.news(u, index.code(u)) > 1).float().mean() > 0.95
+
+
+@torch.no_grad()
+def test_it_answers_by_the_latest_write_and_forgets_what_is_as_ever(school):
+    """Key 0 is bound anew twice, key 1 anew and back again, key 2 as ever, key 8 for the first time."""
+    key = torch.tensor([[0, 1, 2, 8, 0, 1, 0, 1, 2, 8]])
+    usual = school.usual
+    value = torch.tensor([[4, 7, int(usual[2]), 1, 2, int(usual[1])]])
+    u = torch.cat([school.tokens(key[:, :6], value), school.tokens(key[:, 6:])], 1)
+    timeline = Timeline.build(torch.ones(1, 10))
+    found = school.index.consult(u, timeline, school.index.empty(1))
+    assert found.entered[0].tolist() == [True, True, False, True, True, False] + [False] * 4
+    assert found.target[0, 6:].tolist() == [4, -1, -1, 3]
+    assert found.state.position[0].tolist() == [0, 1, 3, 4]
+    assert found.state.dead[0].tolist() == [False, True, False, False]
+    assert found.checked[0].tolist() == [True, True, True, False, True, True] + [False] * 4
+    assert found.surprising[0].tolist() == [True, True, False, False, True, False] + [False] * 4
+
+
+def test_what_layers_say_counts_by_where_reads_rest():
+    """Two layers: of what the one says that hardly ever retrieves, nothing is learned."""
+    losses = []
+    for nonsense in (0.0, 50.0):
+        index = make(layers=2).train()
+        u = random(1, 6, WIDTH)
+        rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
+        event, says = torch.tensor([[0, 0, 0, 1, 1, 2]]), random(1, 6, WIDTH, seed=1)
+        blurred = Evidence(torch.full((1, 6), 0.2), event, says + nonsense, torch.zeros(1))
+        sharp = Evidence(torch.tensor([[0.1, 0.1, 0.1, 0.8, 0.9, 0.7]]), event, says, torch.zeros(1))
+        losses.append(index.loss(u, rows, torch.ones(1, 6), [blurred, sharp]).item())
+        assert index.rested.tolist() == pytest.approx([0, 3 * 0.05])
+    assert losses[0] == losses[1]
 
 
 def test_nothing_is_matched_before_anything_is_retrieved():
-    index = make()
-    code = index.code(random(1, 2, WIDTH))
-    rows = Rows(torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
-    given = lesson(random(1, 1, WIDTH, seed=3), 2, rival=torch.ones(1, 1, 2, dtype=torch.bool))
-    index.loss(Marks(code, code, rows, rows.valid), torch.zeros(1, 1), random(1, 2, 2, 3), given).backward()
+    index = make().train()
+    u = random(1, 3, WIDTH)
+    rows = Rows(torch.arange(3).unsqueeze(0), torch.ones(1, 3, dtype=torch.bool))
+    nothing = Evidence(
+        torch.full((1, 3), 0.2), torch.zeros(1, 3, dtype=torch.int64), random(1, 3, WIDTH), torch.zeros(1)
+    )
+    index.loss(u, rows, torch.ones(1, 3), [nothing]).backward()
     assert not index.coding.weight.grad.any()
+    assert index.asks.weight.grad.any()
 
 
 def test_the_model_is_not_shaped_by_the_index():
-    index = make()
-    value, u = random(1, 3, 2, 3).requires_grad_(), random(1, 3, WIDTH, seed=1).requires_grad_()
-    code = index.code(u)
-    given = lesson(u, 3, rests=torch.ones(1, 3, dtype=torch.bool), rival=torch.ones(1, 3, 3, dtype=torch.bool))
-    rows = Rows(torch.arange(3).expand(1, 3), torch.ones(1, 3, dtype=torch.bool))
-    index.loss(Marks(code, code, rows, rows.valid), index.known(code, value), value, given).backward()
-    assert value.grad is None
+    index = make().train()
+    u, says = random(1, 6, WIDTH).requires_grad_(), random(1, 6, WIDTH, seed=1).requires_grad_()
+    rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
+    told = Evidence(torch.full((1, 6), 0.9), torch.tensor([[0, 0, 1, 2, 3, 4]]), says, torch.zeros(1))
+    index.loss(u, rows, torch.ones(1, 6), [told]).backward()
+    assert says.grad is None
     assert u.grad is None
     assert all(p.grad is not None for p in index.parameters())

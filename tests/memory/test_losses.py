@@ -8,7 +8,6 @@ from torch import Tensor
 
 from torchcram.config import RouterConfig
 from torchcram.memory import QualityEstimator
-from torchcram.memory.contradiction import Marks
 from torchcram.memory.episodic import Reading, Written
 from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.router import Decision
@@ -28,14 +27,14 @@ def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: li
 def decision(probabilities: list[list[float]]) -> Decision:
     nothing = torch.zeros(1, len(probabilities), dtype=torch.int64)
     pi = torch.tensor([probabilities], requires_grad=True)
-    return Decision(nothing, pi, pi, nothing.bool())
+    return Decision(nothing, pi, pi, nothing.bool(), nothing.bool(), nothing)
 
 
 def estimator() -> QualityEstimator:
     """Reads with a mean of (1, 2) and a variance of 3: their mean square is 8."""
     quality = QualityEstimator(2, 2, RouterConfig())
-    quality.mean.copy_(torch.tensor([1.0, 2.0]))
-    quality.mean_square.fill_(8.0)
+    quality.reads.mean.copy_(torch.tensor([1.0, 2.0]))
+    quality.reads.mean_square.fill_(8.0)
     return quality
 
 
@@ -84,21 +83,8 @@ def written(priority: list[float], slot: list[int], known: list[bool] | None = N
     weights = torch.tensor([priority], requires_grad=True)
     empty = torch.zeros(1, len(priority), 1, 1)
     when = torch.zeros(1, len(priority), dtype=torch.int64)
-    events = Written(
-        key=empty,
-        value=empty,
-        priority=weights.detach(),
-        asked=weights,
-        position=when,
-        events=Events(when, when, when),
-        slot=torch.tensor([slot]),
-        stays=when >= 0,
-        marks=None
-        if known is None
-        else Marks(empty[..., 0], empty[..., 0], Rows(when, when > 0), torch.tensor([known])),
-        hits=None,
-        compared=None,
-    )
+    as_ever = torch.tensor([known or [False] * len(priority)])
+    events = Written(empty, empty, weights, as_ever, when, Events(when, when, when), torch.tensor([slot]))
     return events, weights
 
 
@@ -112,7 +98,7 @@ def test_priorities_predict_the_attention_received():
     assert priority.grad[0, 1] < 0, "more attention than σ(w) raises w"
 
 
-def test_what_memory_knows_teaches_priorities_nothing():
+def test_what_says_nothing_new_teaches_priorities_nothing():
     events, priority = written([0.3, -0.7], [0, 1], known=[True, False])
     loss = priority_loss(events, reading([], [], [], mass=[0.0, 0.0]), counts(events=events))
     assert loss.item() == pytest.approx(cross_entropy(-0.7, 0.0), rel=1e-5)

@@ -6,7 +6,10 @@ from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
-from torchcram.memory import EPISODIC, NONE, SEMANTIC, Router, RoutingPolicy
+from torchcram.memory import EPISODIC, NONE, SEMANTIC, Guidance, Router, RoutingPolicy
+from torchcram.memory.contradiction import Consulted
+from torchcram.memory.state import IndexState
+from torchcram.ops import compact
 
 WIDTH = 4
 
@@ -149,7 +152,7 @@ def test_counted_noise_is_that_of_its_row_and_layer():
     whole = torch.stack(counted(range(6)).noise(6, 500, 3))
     assert torch.equal(torch.stack(counted(range(2, 5)).noise(3, 500, 3)), whole[:, 2:5])
     assert not torch.equal(torch.stack(counted(range(6), step=1).noise(6, 500, 3)), whole)
-    tables = [*whole.unbind(0), counted(range(6)).draws.uniform(0, 2500).view(6, 500, 5)]  # the last one: a task's
+    tables = [*whole.unbind(0), counted(range(6)).draws.uniform(0, 3000).view(6, 500, 6)]  # the last one: a task's
     apart = torch.stack([column.flatten() for table in tables for column in table.unbind(-1)])
     correlation = torch.corrcoef(apart) - torch.eye(len(apart))
     assert correlation.abs().max() < 5 / apart.shape[1] ** 0.5
@@ -184,36 +187,67 @@ def test_an_impossible_policy_is_refused(field, value):
         RoutingPolicy(**{field: value})
 
 
-def test_of_some_reads_half_is_used():
-    """In training; the other half is what the token would have done without."""
-    router = Router(4, RouterConfig(), index=True).train()
-    logits = torch.tensor([0.0, 9.0, 3.0]).expand(2, 500, 3).clone()
+def test_of_some_reads_a_random_part_is_used():
+    """Of all that are audited, and of a share of the others; the rest is what the token would have done without."""
+    router = Router(4, RouterConfig()).eval()
+    logits = torch.tensor([0.0, 9.0, 3.0]).expand(2, 4000, 3).clone()
     logits[1] = torch.tensor([9.0, 0.0, 3.0])
-    mask = torch.ones(2, 500, dtype=torch.bool)
-    policy = RoutingPolicy(halve=0.3, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 4000, dtype=torch.bool)
+    policy = RoutingPolicy(trial=0.3, audit=0.2, generator=torch.Generator().manual_seed(0))
     found = router.decide(logits, mask, policy, None, (True, True, True))
-    reads = found.actions == EPISODIC
-    assert 0.2 < found.untaken.halved[0].float().mean() < 0.4
-    assert not (found.untaken.halved & ~reads).any()
-    assert not found.audited.any()
-    assert (found.untaken.instead[0] == SEMANTIC).all()
-    assert torch.equal(found.untaken.instead[~reads], found.actions[~reads])
-    expected = torch.nn.functional.one_hot(found.actions, 3).float()
-    expected[found.untaken.halved] = torch.tensor([0.0, 0.5, 0.5])
-    torch.testing.assert_close(found.weights.detach(), expected)
-    assert (found.untaken.wanted == (logits.argmax(-1) == EPISODIC)).all()
-    for other in (router.eval(), Router(4, RouterConfig()).train()):
-        whole = other.decide(logits, mask, policy, None, (True, True, True))
-        assert whole.untaken is None
-        assert set(whole.weights.flatten().tolist()) == {0.0, 1.0}
+    assert (found.actions[0] == EPISODIC).all()
+    assert (found.actions[1] == NONE).all()
+    assert found.tried[0].float().mean().item() == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(found.tried[1], found.audited[1])
+    assert found.audited[1].float().mean().item() == pytest.approx(0.2, abs=0.03)
+    assert (found.instead[0] == SEMANTIC).all()
+    assert (found.instead[1] == NONE).all()
+    part = found.weights[..., EPISODIC]
+    for row, other in ((0, SEMANTIC), (1, NONE)):
+        tried = found.tried[row]
+        torch.testing.assert_close(found.weights[row, tried].sum(-1), torch.ones(int(tried.sum())))
+        torch.testing.assert_close(found.weights[row, tried, other], 1 - part[row, tried])
+        assert part[row, tried].mean().item() == pytest.approx(0.5, abs=0.05)
+        assert part[row, tried].std().item() == pytest.approx(12**-0.5, abs=0.03)
+    assert set(found.weights[~found.tried].flatten().tolist()) == {0.0, 1.0}
+
+
+def guided(hits: torch.Tensor) -> Guidance:
+    """By an index that only says who asks for what it holds."""
+    nobody, nothing = torch.zeros_like(hits), torch.zeros(1, 0)
+    state = IndexState(code=nothing, position=nothing.long(), dead=nothing.bool())
+    consulted = Consulted(torch.where(hits, 0, -1), nobody, nobody, nobody, nobody, torch.zeros(1), state)
+    return Guidance(consulted, nobody, torch.ones(hits.shape), compact(nobody))
 
 
 def test_tokens_that_ask_for_what_memory_gets_wrong_are_routed_alike():
-    router = Router(4, RouterConfig(), index=True).eval()
-    router.on_hit.data = torch.tensor([0.0, 1.0, 0.5])
+    router = Router(4, RouterConfig(), guided=True).eval()
     logits = torch.randn(1, 50, 3, generator=torch.Generator().manual_seed(1))
     hits = torch.arange(50).unsqueeze(0) % 2 == 0
     mask = torch.ones(1, 50, dtype=torch.bool)
-    found = router.decide(logits, mask, RoutingPolicy(), None, (True, True, True), None, hits)
-    assert (found.actions[hits] == 1).all()
-    assert torch.equal(found.actions[~hits], logits.argmax(-1)[~hits])
+    for on_hit, action in ((0.1, EPISODIC), (-0.1, NONE)):
+        router.on_hit.data.fill_(on_hit)
+        found = router.decide(logits, mask, RoutingPolicy(), None, (True, True, True), None, guided(hits))
+        assert (found.actions[hits] == action).all(), "and none of them recalls"
+        assert torch.equal(found.actions[~hits], logits.argmax(-1)[~hits])
+
+
+def test_reads_must_be_worth_their_price():
+    router = Router(4, RouterConfig(rule="worth"))
+    logits = torch.tensor([0.0, 9.0, 1.0]).expand(1, 5, 3)
+    worth = torch.tensor([[0.0, 0.1, 0.2, 0.3, 0.4]])
+    mask = torch.tensor([[True, True, True, True, False]])
+
+    def actions(policy: RoutingPolicy) -> list[int]:
+        return router.decide(logits, mask, policy, None, (True, True, True), worth=worth).actions[0].tolist()
+
+    assert actions(RoutingPolicy(price=0.15))[2:] == [EPISODIC, EPISODIC, NONE]
+    router.eval()
+    assert actions(RoutingPolicy()) == [SEMANTIC, SEMANTIC, EPISODIC, EPISODIC, NONE], "as in training"
+    assert actions(RoutingPolicy(price=0.25)) == [SEMANTIC, SEMANTIC, SEMANTIC, EPISODIC, NONE]
+    assert actions(RoutingPolicy()) == [SEMANTIC, SEMANTIC, EPISODIC, EPISODIC, NONE], "asked once, not for good"
+    assert actions(RoutingPolicy(reads="off")) == [SEMANTIC] * 4 + [NONE]
+    assert actions(RoutingPolicy(reads="dense")) == [EPISODIC] * 4 + [NONE]
+    again = Router(4, RouterConfig(rule="worth")).eval()
+    again.load_state_dict(router.state_dict())
+    assert again.price.item() == pytest.approx(0.15)

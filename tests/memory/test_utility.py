@@ -3,42 +3,108 @@
 import pytest
 import torch
 
-from torchcram.memory.utility import learn_worth
-from torchcram.ops import Rows
+from torchcram.config import RouterConfig
+from torchcram.memory import RoutingPolicy, WorthEstimator
+from torchcram.memory.utility import try_reads
+from torchcram.ops import Rows, scatter_rows
 
 
 def test_labels_are_what_the_loss_would_say():
-    """A loss linear in x: its first-order change is its change."""
+    """A loss linear in x: its first-order change is its change. The loss is a mean over 7 positions."""
     generator = torch.Generator().manual_seed(0)
     slope, change = torch.randn(2, 5, 3, generator=generator), torch.randn(2, 4, 3, generator=generator)
     rows = Rows(torch.tensor([[0, 2, 4, 0], [1, 2, 3, 4]]), torch.tensor([[True, True, True, False], [True] * 4]))
-    weight = torch.rand(2, 4, generator=generator)
+    tried = torch.tensor([[True, True, False, True], [True, True, True, False]])
+    audited = torch.tensor([[False, True, True, False], [True, False, False, True]])
     x = torch.randn(2, 5, 3, generator=generator).requires_grad_()
-    logit = torch.randn(2, 4, generator=generator).requires_grad_()
-    least = torch.tensor(0.3)
+    estimate = (0.1 + torch.rand(2, 4, generator=generator)).requires_grad_()
 
-    passed, nothing = learn_worth(x, logit, rows, change, weight, least)
+    passed, trial, nothing = try_reads(x, estimate, rows, change, tried, audited, 7)
     assert nothing.item() == 0
     assert torch.equal(passed, x)
-    ((passed * slope).sum() + 0.5 * nothing).backward()
+    assert torch.equal(trial.tried, tried & rows.valid)
+    ((passed * slope).sum() / 7 + 0.5 * nothing).backward()
 
-    torch.testing.assert_close(x.grad, slope)
+    torch.testing.assert_close(x.grad, slope / 7)
     worth = torch.zeros(2, 4)
     for b in range(2):
         for q in range(4):
             moved = x.detach().clone()
             moved[b, rows.at[b, q]] += change[b, q]
             worth[b, q] = (x.detach() * slope).sum() - (moved * slope).sum()
-    other = logit.detach().clone().requires_grad_()
-    cost = torch.nn.functional.binary_cross_entropy_with_logits(other, (worth < least).float(), reduction="none")
-    (0.5 * cost * weight * rows.valid).sum().backward()
-    torch.testing.assert_close(logit.grad, other.grad)
-    assert 0 < float((worth < least).float().mean()) < 1
+    torch.testing.assert_close(trial.worth, worth)
+    other = estimate.detach().clone().requires_grad_()
+    cost = other - worth.clamp(-5, 5) * other.log()
+    used, unused = trial.tried & ~audited, trial.tried & audited
+    (0.5 * (cost[used].mean() + cost[unused].mean())).backward()
+    torch.testing.assert_close(estimate.grad, other.grad)
+
+
+def test_the_mean_over_random_parts_is_the_difference_of_the_losses():
+    """However bent the way from skipping to reading is."""
+    generator = torch.Generator().manual_seed(1)
+    count = 20_000
+    rows = Rows(torch.arange(count).unsqueeze(0), torch.ones(1, count, dtype=torch.bool))
+    start, change = torch.tensor([-1.0, 0.5]), torch.tensor([3.0, 1.0])
+
+    def loss(x):
+        return (x.square().sum(-1) + 3 * torch.tanh(2 * x).sum(-1)).sum()
+
+    part = torch.rand(1, count, 1, generator=generator)
+    x = (start + part * change).requires_grad_()
+    every = rows.valid
+    passed, trial, _ = try_reads(x, torch.ones(1, count), rows, change.expand(1, count, 2), every, ~every, 1.0)
+    loss(passed).backward()
+    assert trial.worth.mean().item() == pytest.approx((loss(start) - loss(start + change)).item(), rel=0.02)
 
 
 def test_unused_it_teaches_nothing():
-    x, logit = torch.randn(1, 2, 3, requires_grad=True), torch.randn(1, 1, requires_grad=True)
+    x, estimate = torch.randn(1, 2, 3, requires_grad=True), torch.ones(1, 1, requires_grad=True)
     rows = Rows(torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool))
-    passed, _ = learn_worth(x, logit, rows, torch.ones(1, 1, 3), torch.ones(1, 1), torch.tensor(0.0))
+    passed, trial, _ = try_reads(x, estimate, rows, torch.ones(1, 1, 3), rows.valid, ~rows.valid, 1.0)
+    assert trial.worth.isnan().all(), "nothing is known before the backward pass"
     passed.sum().backward()
-    assert logit.grad is None or logit.grad.abs().sum().item() == pytest.approx(0.0)
+    assert estimate.grad is None or estimate.grad.abs().sum().item() == pytest.approx(0.0)
+    assert trial.worth.item() == pytest.approx(-3.0)
+
+
+def test_the_estimate_finds_the_mean_of_what_it_is_told():
+    """Two kinds of tokens, of which one is worth a nat now and then, the other a hundredth at most."""
+    torch.manual_seed(0)
+    estimator = WorthEstimator(4, RouterConfig(hidden=16))
+    optimizer = torch.optim.Adam(estimator.parameters(), lr=0.01)
+    kind = torch.arange(64).unsqueeze(0) % 2
+    u = torch.nn.functional.one_hot(kind, 4).float()
+    zeros, rows = torch.zeros(1, 64), Rows(torch.arange(64).unsqueeze(0), torch.ones(1, 64, dtype=torch.bool))
+    hits = torch.arange(64).unsqueeze(0) < 16
+    for _ in range(400):
+        told = torch.where(kind == 0, 4.0 * (torch.rand(1, 64) < 0.25), 0.02 * torch.rand(1, 64))
+        told = torch.where(hits, 0.5, told)
+        estimate = estimator(u, zeros, zeros + 0.5, zeros, hits)
+        x = torch.zeros(1, 64, 1, requires_grad=True)
+        passed, _, nothing = try_reads(x, estimate, rows, -told.unsqueeze(-1), rows.valid, ~rows.valid, 1.0)
+        optimizer.zero_grad()
+        (passed.sum() + nothing).backward()
+        optimizer.step()
+    found = estimator(u, zeros, zeros + 0.5, zeros, hits).detach()
+    assert found[~hits & (kind == 0)].mean().item() == pytest.approx(1.0, rel=0.2)
+    assert found[~hits & (kind == 1)].mean().item() == pytest.approx(0.01, rel=0.5)
+    assert found[hits].mean().item() == pytest.approx(0.5, rel=0.1)
+    assert found[hits].std() == 0, "what became of one key says nothing of another"
+
+
+def test_reads_are_tried_where_they_are_used(lively, events):
+    """A model's own trials: the gradient at each layer, and the difference that the read makes there."""
+    model = lively({"router.rule": "worth"}, seed=4)
+    tokens, dt = events(2, 40, seed=108)
+    policy = RoutingPolicy(price=0.001, trial=0.4, audit=0.3, scored=80.0, generator=torch.Generator().manual_seed(1))
+    out = model(tokens, dt=dt, policy=policy)
+    out.logits.square().mean().backward()
+    for layer in out.layers:
+        trial = layer.trial
+        assert trial.tried.any()
+        assert trial.worth.isfinite()[trial.tried].all()
+        assert trial.worth[trial.tried].abs().max() > 0
+        where = scatter_rows(trial.tried.long(), trial.rows, 40).bool()
+        assert torch.equal(where, layer.decision.tried)
+        assert (layer.audits & ~where).sum() == 0, "whatever is audited is tried"

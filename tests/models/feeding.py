@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchcram import Cram, CramOutput, CramState, Ledger
-from torchcram.memory import EpisodicState
+from torchcram.memory import BlockState
 
 LOSSES = {"consolidation", "quality", "uncertainty", "priority", "contradiction", "reads", "recall"}
 """What every layer of a model with all its parts learns from."""
@@ -72,11 +72,13 @@ def assert_same_state(actual: CramState | None, expected: CramState | None, rtol
 
 
 def _widened(state: CramState, other: CramState) -> CramState:
-    def fit(mine: EpisodicState | None, theirs: EpisodicState | None) -> EpisodicState | None:
-        return mine.widen(theirs.slots) if mine is not None and theirs is not None else mine
+    def fit(mine: BlockState, theirs: BlockState) -> BlockState:
+        episodic, index = mine.episodic, mine.index
+        if episodic is not None and theirs.episodic is not None:
+            episodic = episodic.widen(theirs.episodic.slots)
+        if index is not None and theirs.index is not None:
+            index = index.widen(theirs.index.entries)
+        return dataclasses.replace(mine, episodic=episodic, index=index)
 
-    layers = tuple(
-        dataclasses.replace(mine, episodic=fit(mine.episodic, theirs.episodic))
-        for mine, theirs in zip(state.layers, other.layers, strict=True)
-    )
+    layers = tuple(fit(mine, theirs) for mine, theirs in zip(state.layers, other.layers, strict=True))
     return dataclasses.replace(state, layers=layers)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from torchcram import Cram
-from torchcram.memory.contradiction import Marks
 
 
 @dataclass
@@ -69,12 +68,14 @@ class Watch:
         self._overheard = []
         for number, block in enumerate(self._model.blocks):
             self._listen(block.router, ("router", number))
+            if block.router.worth is not None:
+                self._listen(block.router.worth, ("worth", number))
             if block.episodic is not None:
                 self._overhear(block.episodic, "evictions", ("priority", number), lambda given, _: given[0])
-                if block.episodic.index is not None:
-                    self._overhear(block.episodic.index, "look", ("marked", number), _newly_marked)
-                    self._overhear(block.episodic.index, "known", ("index", number), lambda _, known: known)
-                    self._overhear(block.episodic.index, "match", ("index", number), lambda _, match: match)
+            if block.index is not None:
+                self._overhear(block.index, "consult", ("entered", number), lambda _, found: found.entered)
+                self._overhear(block.index, "news", ("index", number), lambda _, news: news - 1)
+                self._overhear(block.index, "match", ("index", number), lambda _, match: match)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,15 +88,20 @@ class Watch:
         """[B, N], N over all calls."""
         return torch.cat(self._seen["priority", layer], dim=1)
 
-    def marked(self, layer: int) -> Tensor:
-        """[B, N] bool, N over all calls: entered the contradiction index when written; none without an index."""
-        seen = self._seen.get(("marked", layer))
-        return torch.cat(seen, dim=1) if seen else torch.zeros_like(self.priorities(layer), dtype=torch.bool)
+    def entered(self) -> Tensor:
+        """[B, N] bool, N over all calls: what was written entered the contradiction index; none without one."""
+        seen = [x for (name, _), found in self._seen.items() if name == "entered" for x in found]
+        return torch.cat(seen, dim=1) if seen else torch.zeros_like(self.priorities(0), dtype=torch.bool)
 
     def logits(self) -> Tensor:
         """Of the routers, [L, B, N, 3], N over all calls."""
         layers = range(len(self._model.blocks))
         return torch.stack([torch.cat(self._seen["router", layer], dim=1) for layer in layers])
+
+    def worth_margin(self) -> float:
+        """How near a read's worth came to its price, which is 1 nat."""
+        seen = [x - 1 for (name, _), found in self._seen.items() if name == "worth" for x in found]
+        return min((float(x.abs().min()) for x in seen), default=math.inf)
 
     def index_margin(self) -> float:
         """How near the contradiction index came to deciding otherwise, in logits."""
@@ -116,7 +122,3 @@ class Watch:
     def _listen(self, module: nn.Module, key: tuple[str, int]) -> None:
         seen = self._seen.setdefault(key, [])
         self._hooks.append(module.register_forward_hook(lambda _module, _args, out: seen.append(out.detach())))
-
-
-def _newly_marked(given: tuple[Tensor, ...], result: tuple[Marks, Tensor]) -> Tensor:
-    return result[0].mark[:, -given[0].shape[1] :].any(-1)

@@ -137,7 +137,7 @@ def test_every_parameter_learns(lively, events):
     model = lively({"episodic.convolution": 3}).train()
     for block in model.blocks:
         block.episodic.query.weight.data *= 10  # reads that rest on one event teach the contradiction index
-        block.router.on_hit.data.zero_()  # and hits do this or that
+        block.router.on_hit.data.zero_()  # and what asks for what it holds does this or that
     tokens, dt = events(2, 40, seed=107)
     out = model(tokens, dt=dt, policy=RoutingPolicy(audit=0.2))
     (out.logits.square().mean() + sum(out.losses.values())).backward()

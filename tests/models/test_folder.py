@@ -50,10 +50,10 @@ def test_running_statistics_come_back(model, tmp_path, events):
     tokens, dt = events(2, 30, seed=72)
     model.train()(tokens, dt=dt)
     model.eval().save_pretrained(tmp_path)
-    assert model.blocks[0].quality.seen == 1
+    assert model.blocks[0].quality.reads.seen == 1
     loaded = Cram.from_pretrained(str(tmp_path))
-    assert torch.equal(loaded.blocks[0].quality.variance, model.blocks[0].quality.variance)
-    assert loaded.blocks[0].quality.seen == 1
+    assert torch.equal(loaded.blocks[0].quality.reads.variance, model.blocks[0].quality.reads.variance)
+    assert loaded.blocks[0].quality.reads.seen == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

@@ -15,12 +15,12 @@ BEGINS = [0, 23, 24, 64]
 LENGTH = sum(LENGTHS)
 
 
-@pytest.fixture(params=["plain", "convolution", "superseding", "exact quality"])
+@pytest.fixture(params=["plain", "convolution", "worth", "exact quality"])
 def model(request, lively):
     changes = {
         "plain": {},
         "convolution": {"episodic.convolution": 3, "episodic.slots": 5},
-        "superseding": {"contradiction.supersede": True},
+        "worth": {"router.rule": "worth"},
         "exact quality": {"router.quality": "exact"},
     }
     return lively(changes[request.param], seed=4, outputs=OUTPUTS)

@@ -139,9 +139,9 @@ def test_padding_moves_no_loss_and_no_statistic(model, row):
     for name, value in alone.losses.items():
         torch.testing.assert_close(out.losses[name], value, rtol=1e-4, atol=1e-6, msg=name)
     for mine, theirs in zip(model.blocks, other.blocks, strict=True):
-        assert_close(theirs.quality.mean, mine.quality.mean)
-        torch.testing.assert_close(theirs.quality.variance, mine.quality.variance, rtol=1e-4, atol=0)
-        assert mine.quality.variance != 16.0
+        assert_close(theirs.quality.reads.mean, mine.quality.reads.mean)
+        torch.testing.assert_close(theirs.quality.reads.variance, mine.quality.reads.variance, rtol=1e-4, atol=0)
+        assert mine.quality.reads.variance != 16.0
 
 
 def test_garbage_in_padding_leaves_gradients_finite_and_equal(model, row):

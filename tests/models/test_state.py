@@ -151,14 +151,12 @@ def test_to_another_device(state):
 
 def test_nbytes_is_the_size_of_all_tensors(state):
     width, slots = 32, 8
-    buffer = 2 * 4 * slots * width + slots * (
-        4 + 4 + 8 + 8 + 4
-    )  # keys and values; priority, asked, time, position, mass
-    buffer += slots * (4 * 32 + 1)  # marks, superseded
+    buffer = 2 * 4 * slots * width + slots * (4 + 1 + 8 + 8 + 4)  # keys, values; priority, known, time, position, mass
+    index = state.layers[0].index.entries * (4 * 32 + 8 + 1)  # codes, positions, dead or alive
     layer = 2 * 4 * width  # working memory and its prediction
     taps = 2 * 4 * width
     pooled, clock = 4 * width, 8 + 8
-    assert state.nbytes == 3 * (3 * layer + 2 * (buffer + taps) + pooled + clock)
+    assert state.nbytes == 3 * (3 * layer + 2 * (buffer + taps) + index + pooled + clock)
 
 
 def test_state_keeps_no_more_memory_than_it_says(state):

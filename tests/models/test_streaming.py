@@ -26,7 +26,8 @@ CASES = {
     "beyond the length of training": {"episodic.trained_length": 20},
     "without semantic memory": {"semantic.rank": 0},
     "without contradiction index": {"contradiction.rank": 0},
-    "superseding": {"contradiction.supersede": True},
+    "a small contradiction index": {"contradiction.entries": 3},
+    "worth": {"router.rule": "worth"},
     "one slot": {"episodic.slots": 1},
     "unbounded": {"episodic.slots": None},
 }
@@ -76,8 +77,10 @@ def _router_margin(model, watch):
         logits[layer, ..., 1] = -torch.inf
     if not model.config.semantic.rank:
         logits[..., 2] = -torch.inf
+    if model.config.router.rule == "worth":
+        logits[..., 1] = -torch.inf
     best, second = logits.topk(2).values.unbind(-1)
-    return float((best - second).min())
+    return min(float((best - second).min()), watch.worth_margin())
 
 
 def _noise(one, other, model):

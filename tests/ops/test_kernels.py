@@ -112,6 +112,7 @@ def test_episodic_read(length, heads, size, held, slots, share, dtype):
         Rows(*(x.to(DEVICE) for x in rows)),
         time[:, held:].gather(1, rows.at).to(DEVICE),
         Events(*(x.to(DEVICE) for x in (written, fate.expires, time))),
+        torch.randint(-total, total, rows.at.shape, generator=generator).clamp_min(-1).to(DEVICE),
     ]
     floats = [normal(batch, rows.at.shape[1], heads, size), *(normal(batch, total, heads, size) for _ in range(2))]
     compare(episodic_read, [*floats, normal(batch, total), 0.1 * normal(heads)], others, dtype)

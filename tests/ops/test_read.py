@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from torchcram.ops import Events, Rows, compact, episodic_read
-from torchcram.ops.read import fast, reference
+from torchcram.ops.read import BONUS, fast, reference
 
 HEADS, SIZE = 2, 3
 
@@ -20,9 +20,10 @@ class Case(NamedTuple):
     rows: Rows
     row_time: Tensor
     events: Events
+    target: Tensor | None = None
 
     def run(self, form, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return form.episodic_read(*(tensors or self.tensors), self.rows, self.row_time, self.events)
+        return form.episodic_read(*(tensors or self.tensors), self.rows, self.row_time, self.events, self.target)
 
     def readable(self) -> Tensor:
         """[B, R, E], straight from the definition."""
@@ -32,7 +33,10 @@ class Case(NamedTuple):
 
 
 def case(length: int, held: int, seed: int, chosen: float = 0.6, dtype: torch.dtype = torch.float64) -> Case:
-    """Held events and new ones with random ends; the last sequence chooses no row, held events may be empty slots."""
+    """Held events and new ones with random ends; the last sequence chooses no row, held events may be empty slots.
+
+    Half of the rows are thought to ask for some event, whether they can read it or not.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -54,7 +58,8 @@ def case(length: int, held: int, seed: int, chosen: float = 0.6, dtype: torch.dt
         draw(batch, count),
         draw(HEADS),
     ]
-    return Case([x.requires_grad_() for x in tensors], rows, row_time, Events(written, written + life, clock))
+    target = torch.randint(-count, count, rows.at.shape, generator=generator).clamp_min(-1)
+    return Case([x.requires_grad_() for x in tensors], rows, row_time, Events(written, written + life, clock), target)
 
 
 @pytest.mark.parametrize("tile", [1, 1 << 22])
@@ -90,6 +95,27 @@ def test_no_event_at_all(assert_forms_agree):
 def test_gradients_of_fast_form(seed):
     c = case(4, held=2, seed=seed)
     assert gradcheck(lambda *x: c.run(fast, *x)[0], c.tensors)
+
+
+@pytest.mark.parametrize("form", [reference, fast])
+def test_what_a_row_is_thought_to_ask_for_scores_higher(form):
+    """As if its strength were higher, for that row alone; what it cannot read it cannot be made to."""
+    given = case(40, 3, seed=5)
+    plain = given._replace(target=None)
+    query, key, value, strength, recency = given.tensors
+    found, _, pairs = given.run(form)
+    assert torch.equal(pairs, plain.run(form)[2])
+    readable = given.readable()
+    moved = 0
+    for b, r in given.rows.valid.nonzero().tolist():
+        target = int(given.target[b, r])
+        stronger = strength.detach().clone()
+        if target >= 0:
+            stronger[b, target] += BONUS
+            moved += bool(readable[b, r, target])
+        alone = plain.run(form, query, key, value, stronger, recency)[0]
+        torch.testing.assert_close(found[b, r], alone[b, r])
+    assert moved > 3
 
 
 def test_one_row_by_hand():

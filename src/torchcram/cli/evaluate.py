@@ -27,6 +27,7 @@ def run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Pat
         raise ValueError(f"{path} has no checkpoint")
     # Other held-out sequences than those that training was steered by.
     found = trainer.evaluate(seed=config.seed + 1, rows=rows)
+    worth = trainer.worth(seed=config.seed + 1, rows=rows) if trainer.consolidator.released_at is not None else None
     last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
         "model": "cram",
@@ -39,6 +40,8 @@ def run(path: Path, *, changes: Sequence[str], rows: int, device: str, json: Pat
         **found.row(),
         "reads_training": last.get("reads_training"),
         "audits": last.get("audits"),
+        "nats_per_read": worth.reads if worth is not None else None,
+        "nats_per_skip": worth.skips if worth is not None else None,
         "released_at": trainer.consolidator.released_at,
         "steps": trainer.step,
         "seconds": trainer.seconds,

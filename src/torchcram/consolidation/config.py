@@ -8,7 +8,7 @@ from typing import Literal
 from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number, reject
 
 Schedule = Literal["adaptive", "paper"]
-Signal = Literal["quality", "paper"]
+Signal = Literal["quality", "utility", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,8 @@ class ConsolidationConfig(StrictConfig):
     schedule: Schedule = "adaptive"
     """`adaptive`: acquire, release on competence, hold the tolerance; `paper`: its constants from the first step."""
     signal: Signal = "quality"
-    """What the routing pressure rewards: `quality` a price per read and estimated quality, `paper` λ_E and λ_S."""
+    """What decides about reads: `quality` a router that is charged for reads and rewarded for good recall; `utility`
+    what a read is thought to be worth, against its price (needs `router.rule = "worth"`); `paper` λ_E and λ_S."""
     paper_sum: bool = False
     """Read the paper's Σ_t as a sum over the tokens of a batch; else as a mean."""
     price: float = 0.05
@@ -31,8 +32,8 @@ class ConsolidationConfig(StrictConfig):
     """Steps over which the price rises after release."""
     audit: float = 0.03
     """Share of skipping tokens read all the same, to learn from."""
-    halve: float = 0.1
-    """Share of the reads of which only half is used, once released, to learn what they are worth."""
+    trial: float = 0.1
+    """With `utility`: share of the reads of which a random part is used, to learn what they are worth."""
     skip: float = 0.1
     """Share of tokens that do not read while acquiring, so that reads are missed only where they matter."""
     temperature: float = 0.5
@@ -51,6 +52,8 @@ class ConsolidationConfig(StrictConfig):
     """Weight of working memory's prediction of its next input."""
     priority: float = 0.1
     """Weight of the loss of write priorities."""
+    utility: float = 0.1
+    """Weight of the loss of û, what reads are thought to be worth."""
     contradiction: float = 0.5
     """Weight of what the contradiction index learns from reads."""
 
@@ -65,11 +68,11 @@ class ConsolidationConfig(StrictConfig):
         check_number("consolidation.reward", self.reward, 0)
         check_integer("consolidation.ramp", self.ramp, 1)
         check_number("consolidation.audit", self.audit, 0, 1)
-        check_number("consolidation.halve", self.halve, 0, 0.9)
+        check_number("consolidation.trial", self.trial, 0, 0.9)
         check_number("consolidation.skip", self.skip, 0, 0.9)
         check_number("consolidation.temperature", self.temperature, 0, 1, open_low=True)
         check_integer("consolidation.check_every", self.check_every, 1)
         check_integer("consolidation.patience", self.patience, 1)
         check_number("consolidation.benefit", self.benefit, 0)
-        for name in ("consolidation", "quality", "uncertainty", "priority", "contradiction"):
+        for name in ("consolidation", "quality", "uncertainty", "priority", "utility", "contradiction"):
             check_number(f"consolidation.{name}", getattr(self, name), 0)

@@ -43,13 +43,9 @@ class Consolidator:
     allows. *Settle*: the same, while the loop lets its learning rate decay (call `settle`).
     """
 
-    def __init__(self, config: ConsolidationConfig, main: str | None = None, *, index: bool = False) -> None:
-        """`main` names the head that reads are for, if there are several: nothing is released before it is helped.
-
-        index: the model has a contradiction index, which learns from reads of which half is used.
-        """
+    def __init__(self, config: ConsolidationConfig, main: str | None = None) -> None:
+        """`main` names the head that reads are for, if there are several: nothing is released before it is helped."""
         self.config = config
-        self.index = index
         self.steps = 0
         self.released_at: int | None = 0 if config.schedule == "paper" else None
         self.settling = False
@@ -75,15 +71,19 @@ class Consolidator:
         """What a read costs now, in nats."""
         return self.config.price * self.progress * self.controller.pressure
 
-    def policy(self, scored: Tensor | float | None = None) -> RoutingPolicy:
-        """How the next training step should route; `scored`: positions that its loss will be a mean of."""
+    def policy(self, scored: Tensor | float = 1.0) -> RoutingPolicy:
+        """How the next training step should route; `scored`: positions that its loss will be a mean of.
+
+        Needed with `signal="utility"`: so what reads are worth is told in nats.
+        """
         c = self.config
-        if self.released_at is None:
-            return RoutingPolicy(reads="dense", skip=c.skip, audit=0.5 * self.index, keep_all=True, scored=scored)
         signal = SIGNALS[c.signal]
+        if self.released_at is None:
+            return RoutingPolicy(reads="dense", skip=c.skip, trial=signal.trial(c), scored=scored, keep_all=True)
         return RoutingPolicy(
             audit=signal.audit(c),
-            halve=signal.halve(c) * self.index,
+            trial=signal.trial(c),
+            price=self.price if c.signal == "utility" else None,
             scored=scored,
             temperature=signal.temperature(c, self.steps, self.progress),
         )
@@ -100,7 +100,7 @@ class Consolidator:
         """
         c = self.config
         total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
-        for name in ("consolidation", "quality", "uncertainty", "priority", "contradiction"):
+        for name in ("consolidation", "quality", "uncertainty", "priority", "utility", "contradiction"):
             if name in losses:
                 total = total + getattr(c, name) * losses[name]
         return torch.as_tensor(total)

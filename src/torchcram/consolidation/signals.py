@@ -26,8 +26,8 @@ class RoutingSignal(Protocol):
     def audit(self, config: ConsolidationConfig) -> float:
         """Share of skipping tokens to audit."""
 
-    def halve(self, config: ConsolidationConfig) -> float:
-        """Share of reads to use half of."""
+    def trial(self, config: ConsolidationConfig) -> float:
+        """Share of reads to use a random part of."""
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         """Of the routing gradient."""
@@ -51,11 +51,30 @@ class QualitySignal:
     def audit(self, config: ConsolidationConfig) -> float:
         return config.audit
 
-    def halve(self, config: ConsolidationConfig) -> float:
-        return config.halve
+    def trial(self, config: ConsolidationConfig) -> float:
+        return 0.0
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         return 1 + (config.temperature - 1) * progress
+
+
+class UtilitySignal(QualitySignal):
+    """Reads are charged by the rule itself, which skips those worth less than the price; recall earns as ever."""
+
+    def cost(
+        self,
+        config: ConsolidationConfig,
+        losses: Mapping[str, Tensor],
+        price: float,
+        positions: Tensor | int,
+        scored: Tensor | int,
+    ) -> Tensor | float:
+        if price == 0 or "recall" not in losses:
+            return 0.0
+        return price * (positions / scored) * config.reward * losses["recall"]
+
+    def trial(self, config: ConsolidationConfig) -> float:
+        return config.trial
 
 
 class PaperSignal:
@@ -80,12 +99,16 @@ class PaperSignal:
     def audit(self, config: ConsolidationConfig) -> float:
         return 0.0
 
-    def halve(self, config: ConsolidationConfig) -> float:
+    def trial(self, config: ConsolidationConfig) -> float:
         return 0.0
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         return max(0.1, 1 - 0.9 * step / self.cooling)
 
 
-SIGNALS: Mapping[Signal, RoutingSignal] = {"quality": QualitySignal(), "paper": PaperSignal()}
+SIGNALS: Mapping[Signal, RoutingSignal] = {
+    "quality": QualitySignal(),
+    "utility": UtilitySignal(),
+    "paper": PaperSignal(),
+}
 """By name, as in `ConsolidationConfig.signal`."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchcram import processes
 from torchcram.config import (
     BlockConfig,
     ContradictionConfig,
@@ -17,28 +16,23 @@ from torchcram.config import (
     SemanticConfig,
     WorkingConfig,
 )
-from torchcram.memory.contradiction import Lesson
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written, first_rows
+from torchcram.memory.contradiction import ContradictionIndex, Evidence, Guidance
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written
 from torchcram.memory.losses import (
     Counts,
     best_quality,
     consolidation_losses,
-    mean_row,
     priority_loss,
     routing_losses,
 )
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
-from torchcram.memory.state import BlockState, EpisodicState
+from torchcram.memory.state import BlockState, EpisodicState, IndexState
 from torchcram.memory.timeline import Timeline
-from torchcram.memory.utility import learn_worth
+from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import Events, Rows, compact, gather_rows, scatter_rows
-
-_LESSONS, _EVENTS = 64, 128  # reads and events of a sequence that teach the contradiction index
-_AUDITED = 3.0  # how much more an audit counts there: it stands for many
-_WORTH = 0.05  # nats: a token whose read is worth less can do without
+from torchcram.ops import compact, gather_rows, scatter_rows
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -61,12 +55,22 @@ class BlockOutput:
     """[B, N] bool: the read was executed only to learn from it."""
     writes: Tensor
     """[B, N] bool: the position entered the buffer."""
-    hits: Tensor | None
-    """[B, N] bool: the token asks for an event that semantic memory does not know; None if none was looked for."""
-    compared: Tensor | None
-    """[B]: pairs of a token and an entry of that index that were compared."""
+    guidance: Guidance | None
+    """What a contradiction index told, this layer's own or one below; None without one."""
+    seen: Tensor
+    """[B, N, D]: what the layer's memories saw of each token."""
+    evidence: Evidence | None
+    """In training: what the reads of the index's witnesses rest on."""
+    trial: Trial | None
+    """Reads of which a part was used, to find out what they are worth."""
     losses: dict[str, Tensor]
     """The layer's own losses, in training only; see `Block.forward`."""
+
+    @property
+    def pairs(self) -> Tensor:
+        """[B]: query-event pairs scored, for reads, audits and evidence."""
+        assert self.reading is not None
+        return self.reading.pairs if self.evidence is None else self.reading.pairs + self.evidence.pairs
 
 
 class Block(nn.Module):
@@ -85,23 +89,28 @@ class Block(nn.Module):
         semantic: SemanticConfig,
         router: RouterConfig,
         contradiction: ContradictionConfig | None = None,
+        guided: bool = False,
+        witnesses: int = 1,
     ) -> None:
+        """`contradiction`: the layer has an index of its own; `guided`: it heeds one, its own or one below.
+
+        witnesses: layers that the index of its own learns from.
+        """
         super().__init__()
         width = block.width
         self.norm_memory = nn.RMSNorm(width)
         self.working = WorkingMemory(width, working)
         rank = semantic.rank or router.hidden
         self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
-        # Where nothing is recalled nothing can contradict, and with exact quality every token reads anyway.
-        index = contradiction if semantic.rank and router.quality == "predicted" else None
-        self.episodic = EpisodicMemory(width, episodic, index) if episodic is not None else None
+        self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
+        self.index = ContradictionIndex(width, contradiction, witnesses) if contradiction is not None else None
         self.semantic = SemanticMemory(width, semantic) if semantic.rank else None
         self.quality = QualityEstimator(width, semantic.rank, router) if semantic.rank else None
         self.exact = router.quality == "exact" and self.episodic is not None and self.semantic is not None
         self.router = Router(
             width,
             router if semantic.rank else dataclasses.replace(router, sharpness=0.0),
-            index=self.episodic is not None and self.episodic.index is not None,
+            guided=guided or contradiction is not None,
         )
         self.norm_feed = nn.RMSNorm(width)
         self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
@@ -116,6 +125,7 @@ class Block(nn.Module):
             prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
             recent=torch.zeros(batch, taps - 1, width, dtype=like.dtype, device=like.device) if taps > 1 else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
+            index=self.index.empty(batch) if self.index is not None else None,
         )
 
     def forward(
@@ -127,11 +137,12 @@ class Block(nn.Module):
         *,
         forced: Tensor | None = None,
         noise: Tensor | None = None,
+        guidance: Guidance | None = None,
         keep_state: bool = True,
     ) -> BlockOutput:
-        """x [B, N, D]; `forced` [B, N] overrides the router's actions.
+        """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
-        noise [B, N, 5]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
+        noise [B, N, 6]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
@@ -153,13 +164,21 @@ class Block(nn.Module):
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         recalled = self.semantic(u) if self.semantic is not None else None
-        store = _Store.open(self.episodic, u, h, timeline, state, keep_all=policy.keep_all)
+        seen, recent = u, None
+        if state.recent is not None and self.episodic is not None:
+            taps, recent = timeline.previous(u, state.recent)
+            seen = self.episodic.smooth(u, taps)
+        if noise is None:
+            (noise,) = policy.noise(*timeline.mask.shape)
+        if self.index is not None and state.index is not None:
+            guidance = self._consult(self.index, seen, timeline, state.index, policy, noise)
+        store = _Store.open(self.episodic, seen, h, timeline, state, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
         if self.quality is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
-            reading = self._read(store, timeline.mask)
+            reading = self._read(store, timeline.mask, None)
             true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
@@ -167,22 +186,24 @@ class Block(nn.Module):
             quality = torch.sigmoid(estimate.detach())
         norm = h.detach().square().mean(-1).sqrt()
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
-        if noise is None:
-            (noise,) = policy.noise(*timeline.mask.shape)
         able = (True, store is not None, recalled is not None)
-        hits = store.written.hits if store is not None else None
-        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, hits)
+        hits = guidance.hits if guidance is not None else None
+        chance = policy.chance if guidance is None else guidance.chance
+        worth = None
+        if self.router.worth is not None and store is not None:
+            worth = self.router.worth(u, timeline.log_gap, quality, surprise, hits)
+        decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, guidance, worth)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = self._read(store, reads | audits)
+            reading = self._read(store, reads | audits, self._targets(guidance, policy, timeline.mask, noise))
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
             if self.training:
-                self.quality.observe(reading.value, reading.rows.valid)
+                self.quality.reads.observe(reading.value, reading.rows.valid)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
 
         x = x + context
@@ -190,15 +211,14 @@ class Block(nn.Module):
             x = x + weights[..., SEMANTIC, None] * recalled
         if reading is not None:
             share = weights[..., EPISODIC]
-            if policy.audit > 0:
+            if policy.audit > 0 and not policy.trial:
                 # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
-                share = torch.where(audits, share / policy.audit, share)
+                share = torch.where(audits, share / torch.as_tensor(chance).to(share), share)
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
-        taught = None
-        marked = store is not None and store.written.marks is not None
-        if self.training and marked and store and reading and recalled is not None:
-            x, taught = self._teach_index(x, store, reading, recalled, decision, policy, noise)
+        trial, valued = None, None
+        if policy.trial > 0 and reading is not None:
+            x, trial, valued = self._try(x, reading, recalled, decision, worth, policy)
         x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
@@ -214,8 +234,8 @@ class Block(nn.Module):
                     recall = self.semantic(gather_rows(u, reading.rows).detach())
                     losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
                     known = best_quality(quality, exact, reading)
-                if taught is not None:
-                    losses["contradiction"] = taught
+                if valued is not None and worth is not None:
+                    losses["utility"] = valued
                 losses["priority"] = priority_loss(store.written, reading, counts)
                 losses |= routing_losses(decision, known, mask, counts)
         new_state = None
@@ -223,8 +243,9 @@ class Block(nn.Module):
             new_state = BlockState(
                 working=working_state,
                 prediction=prediction,
-                recent=store.recent if store is not None else None,
+                recent=recent,
                 episodic=store.keep(reading) if store is not None and reading is not None else None,
+                index=guidance.consulted.state if self.index and guidance and guidance.consulted else None,
             )
         return BlockOutput(
             x=x,
@@ -236,8 +257,10 @@ class Block(nn.Module):
             reads=reads,
             audits=audits,
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
-            hits=hits,
-            compared=store.written.compared if store is not None else None,
+            guidance=guidance,
+            seen=seen,
+            evidence=store.evidence(guidance) if self.training and store is not None and guidance is not None else None,
+            trial=trial,
             losses=losses,
         )
 
@@ -248,84 +271,55 @@ class Block(nn.Module):
         """
         if self.episodic is not None:
             self.episodic.evictions = torch.compiler.disable(self.episodic.evictions)  # type: ignore
-            if self.episodic.index is not None:
-                self.episodic.index.look = torch.compiler.disable(self.episodic.index.look)  # type: ignore
-                self.episodic.index.consult = torch.compiler.disable(self.episodic.index.consult)  # type: ignore
-                self._teach_index = torch.compiler.disable(self._teach_index)  # type: ignore
+        if self.index is not None:
+            self._consult = torch.compiler.disable(self._consult)  # type: ignore
         self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
 
-    def _read(self, store: _Store, chosen: Tensor) -> Reading:
-        return store.read(chosen)
+    def _read(self, store: _Store, chosen: Tensor, target: Tensor | None) -> Reading:
+        return store.read(chosen, target)
 
-    def _teach_index(
+    def _consult(
         self,
-        x: Tensor,
-        store: _Store,
-        reading: Reading,
-        recalled: Tensor,
-        decision: Decision,
+        index: ContradictionIndex,
+        seen: Tensor,
+        timeline: Timeline,
+        state: IndexState,
         policy: RoutingPolicy,
         noise: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """What this call's reads teach the contradiction index: a few of them, chosen at random, audits first.
+    ) -> Guidance:
+        """What the index says of a call; while all is kept, there is nothing to look up yet, but all to learn."""
+        lot = policy.lot(timeline.mask, noise)
+        audit, chance, witnesses = index.choose(seen, timeline.mask, lot, *policy.shares)
+        consulted = None if policy.keep_all else index.consult(seen, timeline, state)
+        return Guidance(consulted, audit, chance, witnesses)
 
-        Returns x, whose gradient will say what audited reads would have been worth, and the loss.
-        """
-        memory, written, untaken = store.memory, store.written, decision.untaken
-        assert memory.index is not None
-        assert written.marks is not None
-        assert untaken is not None
-        held = store.before.slots
-        audited = gather_rows(decision.audited | untaken.halved, reading.rows)
-        chance = gather_rows(policy.chances(store.timeline.mask, noise), reading.rows) - audited.double()
-        rows, chosen = first_rows(reading.rows, chance, _LESSONS)
-        picked = Rows(chosen, rows.valid)
-        audited = gather_rows(audited, picked)
-        hope = gather_rows(written.asked[:, held:].detach(), written.marks.rows)
-        events, likeliest = first_rows(written.marks.rows, -hope, _EVENTS)
-        code = gather_rows(written.marks.code, Rows(likeliest, events.valid))
-        value = gather_rows(written.value[:, held:], events)
-        with torch.no_grad():
-            shares = memory.shares(store.seen, store.h, rows, store.timeline, written)[..., held:]
-            shares = shares.gather(2, events.at.unsqueeze(1).expand(-1, shares.shape[1], -1))
-            shares = shares.masked_fill(~events.valid.unsqueeze(1), 0)
-            share, best = shares.max(-1)
-            rests = share > 0.5
-            weight = torch.where(audited, _AUDITED, 1.0) * rows.valid
-            read = gather_rows(reading.value, picked)
-            # Recalled is what came at least halfway from what such reads give on average to what this one gave.
-            spread = read - mean_row(read, weight * rests)
-            same = (gather_rows(recalled, rows) - read).square().sum(-1) < spread.square().sum(-1) / 2
-            found = gather_rows(value, Rows(best, rows.valid))
-            off = (found.flatten(2) - mean_row(found.flatten(2), weight * rests)).square().mean(-1, keepdim=True)
-            seen = Events(events.at, gather_rows(written.events.expires[:, held:], events), events.at)
-            size = found.flatten(2).square().mean(-1, keepdim=True)  # the spread of one or two values means nothing
-            usual = torch.maximum(mean_row(off, weight * rests), mean_row(size, weight * rests) / 4)
-            made = written.hits
-            judged = audited if policy.scored is not None else torch.zeros_like(audited)
-            lesson = Lesson(
-                u=gather_rows(store.seen, rows),
-                weight=weight,
-                best=best,
-                rests=rests,
-                rival=seen.readable(rows) & (shares < 0.1),
-                same=same,
-                # A token that the index alone made read may have been made so in error.
-                told=~judged if made is None else ~judged & (same | ~gather_rows(made & ~untaken.wanted, rows)),
-                usual=torch.where(usual > 0, usual, 1.0),
-            )
-        known = memory.index.known(gather_rows(code, Rows(best, rows.valid)), found)
-        loss = memory.index.loss(written.marks._replace(rows=events, code=code), known, found, lesson)
-        if policy.scored is not None:
-            recall = gather_rows(untaken.instead == SEMANTIC, rows).unsqueeze(-1) * gather_rows(recalled, rows)
-            change = read - recall
-            weight = weight * rests
-            size = processes.per_process(processes.total(weight.sum()))
-            least = torch.as_tensor(_WORTH / policy.scored, device=x.device)
-            x, nothing = learn_worth(x, known, rows, change, weight * judged / size, least)
-            loss = loss + nothing
-        return x, loss
+    def _targets(
+        self, guidance: Guidance | None, policy: RoutingPolicy, mask: Tensor, noise: Tensor | None
+    ) -> Tensor | None:
+        """What reads are pointed at. In training every other one is not, so that attention is kept in practice."""
+        if guidance is None or guidance.target is None or not self.training:
+            return guidance.target if guidance is not None else None
+        return guidance.target.masked_fill(policy.lot(mask, noise) < 0.5, -1)
+
+    def _try(
+        self,
+        x: Tensor,
+        reading: Reading,
+        recalled: Tensor | None,
+        decision: Decision,
+        worth: Tensor | None,
+        policy: RoutingPolicy,
+    ) -> tuple[Tensor, Trial, Tensor]:
+        """Have the backward pass tell what reads on trial are worth; see `try_reads`."""
+        rows = reading.rows
+        change = reading.value
+        if recalled is not None:
+            recalls = gather_rows(decision.instead == SEMANTIC, rows)
+            change = change - recalls.unsqueeze(-1) * gather_rows(recalled, rows)
+        estimate = torch.ones_like(change[..., 0]) if worth is None else gather_rows(worth, rows)
+        tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
+        return try_reads(x, estimate, rows, change, tried, audited, policy.scored)
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
@@ -344,40 +338,33 @@ class _Store:
     timeline: Timeline
     before: EpisodicState
     written: Written
-    recent: Tensor | None
 
     @classmethod
     def open(
         cls,
         memory: EpisodicMemory | None,
-        u: Tensor,
+        seen: Tensor,
         h: Tensor,
         timeline: Timeline,
         state: BlockState,
+        guidance: Guidance | None,
         *,
         keep_all: bool,
     ) -> _Store | None:
         """None for a layer without a buffer."""
         if memory is None or state.episodic is None:
             return None
-        seen, recent = u, None
-        if state.recent is not None:
-            taps, recent = timeline.previous(u, state.recent)
-            seen = memory.smooth(u, taps)
-        written = memory.write(seen, h, timeline, state.episodic, keep_all=keep_all)
-        return cls(
-            memory=memory,
-            seen=seen,
-            h=h,
-            timeline=timeline,
-            before=state.episodic,
-            written=written,
-            recent=recent,
-        )
+        known = guidance.consulted.known if guidance is not None and guidance.consulted is not None else None
+        written = memory.write(seen, h, timeline, state.episodic, known=known, keep_all=keep_all)
+        return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state.episodic, written=written)
 
-    def read(self, chosen: Tensor) -> Reading:
-        """The reads of the positions where `chosen` [B, N] is True."""
-        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written)
+    def read(self, chosen: Tensor, target: Tensor | None) -> Reading:
+        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`."""
+        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, target)
+
+    def evidence(self, guidance: Guidance) -> Evidence:
+        """What the reads of an index's witnesses rest on."""
+        return self.memory.evidence(self.seen, self.h, guidance.witnesses, self.timeline, self.written)
 
     def keep(self, reading: Reading) -> EpisodicState:
         """The buffer for the next call."""

@@ -1,7 +1,9 @@
-"""The contradiction index: which stored events say what semantic memory does not, and who asks for them."""
+"""The contradiction index: which writes say what memory does not expect, and which tokens ask for them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,56 +11,74 @@ from torch import Tensor, nn
 
 from torchcram import processes
 from torchcram.config import ContradictionConfig
-from torchcram.ops import Events, Rows, compact, gather_rows, scatter_rows
+from torchcram.memory.moments import RunningMoments
+from torchcram.memory.state import IndexState
+from torchcram.memory.timeline import Timeline
+from torchcram.ops import Rows, compact, gather_rows, scatter_rows
 
-LIKELY = -2.5
-"""Writes whose logit of ever being asked for is above this are checked and can enter the index."""
+_LIKELY = -2.5  # logit from which on a write is looked at, and a token looks ...
+_LAG = 1.0  # ... unless it is likelier to be the other, by this
+_NEAR = 0.38  # of the variance of what is read: what is nearer to what was expected says nothing new
+_LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
+_FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
+_WITNESSES = 64  # tokens of a sequence that the index learns from
+_RESTS = 0.5  # share of a read's attention on one event that makes this the one asked for
 _AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
-
-
-class Marks(NamedTuple):
-    """What the index knows of the events a call can read: the S held ones, then the N new ones."""
-
-    mark: Tensor
-    """[B, S + N, r]: code of an event's key if it is in the index, else 0."""
-    code: Tensor
-    """[B, E, r]: codes of the new events that are likely to be asked for, in the index or not."""
-    rows: Rows
-    """[B, E]: where those are."""
-    known: Tensor
-    """[B, N] bool: what a new event says, semantic memory would say too; False for events not looked at."""
 
 
 class Consulted(NamedTuple):
     """What a look into the index gave."""
 
-    hits: Tensor
-    """[B, N] bool: the position asks for an event that semantic memory does not know."""
-    expires: Tensor
-    """[B, S + N]: last position that may read each event, if it was superseded; large otherwise."""
+    target: Tensor
+    """[B, N]: position of the write that a token asks for, -1: none that is in the index."""
+    entered: Tensor
+    """[B, N] bool: what is written here was entered."""
+    known: Tensor
+    """[B, N] bool: what is written here was looked at, and says nothing new."""
+    checked: Tensor
+    """[B, N] bool: something was expected of what is written here."""
+    surprising: Tensor
+    """[B, N] bool: and it was not that."""
     pairs: Tensor
-    """[B]: pairs of a position and an entry that were compared."""
+    """[B]: pairs of a token and an entry that were compared."""
+    state: IndexState
+    """The index after the call."""
 
 
-class Lesson(NamedTuple):
-    """What Q reads of each sequence showed of the E new events that are likely to be asked for."""
+class Guidance(NamedTuple):
+    """What an index tells its own layer and those above."""
 
-    u: Tensor
-    """[B, Q, D]: the tokens that read."""
-    weight: Tensor
-    """[B, Q]: how much each read counts; 0: there is none."""
-    best: Tensor
-    """[B, Q]: the event most attended to."""
-    rests: Tensor
-    """[B, Q] bool: most of the attention was on that one."""
-    rival: Tensor
-    """[B, Q, E] bool: the events that could be read and were hardly attended to."""
-    same: Tensor
-    """[B, Q] bool: semantic memory recalled what was read."""
-    told: Tensor
-    """[B, Q] bool: `same` tells whether the event is known."""
-    usual: Tensor
-    """How far the values that reads rest on are from their mean: their mean square."""
+    consulted: Consulted | None
+    """What the index was asked and told; None: not looked."""
+    audit: Tensor
+    """[B, N] bool: tokens whose read is to be computed in every layer, to learn from."""
+    chance: Tensor
+    """[B, N]: the chance that each had of being chosen for that."""
+    witnesses: Rows
+    """[B, Q]: those that the index learns from."""
+
+    @property
+    def target(self) -> Tensor | None:
+        """[B, N]: position of the write that a token asks for and memory would get wrong, -1: none."""
+        return self.consulted.target if self.consulted is not None else None
+
+    @property
+    def hits(self) -> Tensor | None:
+        """[B, N] bool: the token asks for what memory would get wrong."""
+        return self.consulted.target >= 0 if self.consulted is not None else None
+
+
+class Evidence(NamedTuple):
+    """What the reads of a layer's witnesses rested on."""
+
+    share: Tensor
+    """[B, Q]: the most attention that one event of this call got; 0 where the token read nothing."""
+    event: Tensor
+    """[B, Q]: which one, as its number in the call."""
+    says: Tensor
+    """[B, Q, D]: what a read of that event alone gives."""
+    pairs: Tensor
+    """[B]: query-event pairs scored to find that out."""
 
 
 class ContradictionIndex(nn.Module):
@@ -67,43 +87,38 @@ class ContradictionIndex(nn.Module):
     *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads: what a read rests on
     has the code of the token that read.
 
-    *Check.* For each write that is likely to be asked for, `known` tells whether its value is the one expected for its
-    code. Expectations learn from reads too: the value that a read rested on, from the code of the token that read. What
-    is near enough to count as known is what recall gave as well, or what the model did without at no loss.
+    *Check.* From the code of a token, `expected` foretells what it will read, and `doubt` how wrong that will be; from
+    a write itself, `content` tells what reading it gives. Where the two differ the write says something new, and where
+    there was little doubt that is a surprise.
 
-    *Hit.* A write that is not known is marked with its code. A token of the same code asks for something that recall
-    would get wrong, and reads.
+    *Hit.* Such writes are entered with their code. A token of the same code asks for what memory would get wrong: it
+    does not recall, in any layer, and reads what the latest of these writes says. A later write that says what was
+    expected takes the entry out.
 
-    A mark lives and dies with its event in the buffer, so the index is bounded as that is.
+    The index holds the last `entries` of them, whatever the buffers of the layers hold.
     """
 
-    def __init__(self, width: int, config: ContradictionConfig) -> None:
+    rested: Tensor
+
+    def __init__(self, width: int, config: ContradictionConfig, layers: int = 1) -> None:
+        """`layers`: of the stack that have a buffer, and so something to testify."""
         super().__init__()
         self.config = config
+        self.register_buffer("rested", torch.zeros(layers))
+        """How many reads of a batch rest on one event in each of them, of late."""
         rank = config.rank
-        self.expected = nn.Sequential(nn.Linear(rank, 4 * rank), nn.ReLU(), nn.Linear(4 * rank, width))
-        # One number in a row each: FSDP2 shards along the first dimension, so it wants one.
-        self.tightness = nn.Parameter(torch.zeros(1))
-        self.bias = nn.Parameter(torch.zeros(1))
         # One code for asking and for being asked for: so a key that has never been overridden matches all the same.
         self.coding = nn.Linear(width, rank, bias=False)
+        self.asks = nn.Linear(width, 1)
+        self.asked = nn.Linear(width, 1)
+        self.expected = nn.Sequential(nn.Linear(rank, 8 * rank), nn.ReLU(), nn.Linear(8 * rank, width))
+        self.doubt = nn.Sequential(nn.Linear(rank, 2 * rank), nn.ReLU(), nn.Linear(2 * rank, 1))
+        # Linear, so that it cannot learn by heart which value comes with which key.
+        self.content = nn.Linear(width, width)
+        self.reads = RunningMoments(width)
+        # One number in a row each: FSDP2 shards along the first dimension, so it wants one.
         self.gain = nn.Parameter(torch.full((1,), 2.0))
         self.level = nn.Parameter(torch.full((1,), 0.7))
-
-    def known(self, code: Tensor, value: Tensor) -> Tensor:
-        """Logits [B, E] that the value [B, E, H, d] of each write is the one expected for its code [B, E, r].
-
-        Only where to draw the line is learned from this. Expectations must not be: values carry something of their
-        keys, by which pairs could be told apart without knowing anything.
-        """
-        with torch.no_grad():
-            distance = self._distance(code, value)
-        logit: Tensor = self.bias - self.tightness.exp() * distance
-        return logit
-
-    def _distance(self, code: Tensor, value: Tensor) -> Tensor:
-        expected: Tensor = self.expected(code.detach())
-        return (expected - value.detach().flatten(2)).square().mean(-1)
 
     def code(self, u: Tensor) -> Tensor:
         """The code [..., r] of what a token asks for, or can be asked for by; its length is below 1."""
@@ -114,82 +129,227 @@ class ContradictionIndex(nn.Module):
         """Logits [B, R, E] that what is asked for, of code [B, R, r], is what is marked [B, E, r]."""
         return self.gain.exp() * (asks @ marks.transpose(1, 2) - self.level)
 
-    def look(self, u: Tensor, value: Tensor, likely: Tensor, held: Tensor) -> tuple[Marks, Tensor]:
-        """Check and mark the writes of a call where `likely` [B, N]; held [B, S, r] are the marks from before.
+    def news(self, u: Tensor, code: Tensor) -> Tensor:
+        """How new it is what writes u [B, E, D] of these codes say; above 1 they are entered.
 
-        u [B, N, D]; value [B, N, H, d]. Also returns by how much each write [B, N] is known, in logits.
+        By how far it is from what is expected, and a little by how far from the truth that is thought to be: a key of
+        which nothing is known may be told what happens to be expected.
         """
-        rows = compact(likely)
-        if not rows.at.shape[1]:
-            rows = Rows(rows.at.new_zeros(len(likely), 1), rows.valid.new_zeros(len(likely), 1))
-        code = self.code(gather_rows(u, rows))
-        with torch.no_grad():
-            known = self.known(code, gather_rows(value, rows))
-        new = scatter_rows(code.detach() * (known < 0).unsqueeze(-1), rows, u.shape[1])
-        logit = scatter_rows(known, rows, u.shape[1])
-        marks = Marks(torch.cat([held.to(new.dtype), new], dim=1), code, rows, logit > 0)
-        return marks, logit
+        apart = (self.content(u.detach()) - self.expected(code.detach())).square().mean(-1)
+        news: Tensor = apart / _NEAR + self._doubts(code) / _MOST_DOUBT
+        return news
+
+    def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N]."""
+        asks, asked = self._logit(self.asks, u), self._logit(self.asked, u)
+        asking = (asks > _LIKELY) & (asks > asked - _LAG) & mask
+        return asking, (asked > _LIKELY) & (asked > asks - _LAG) & mask
+
+    def empty(self, batch: int) -> IndexState:
+        """An index with no entries."""
+        like = self.coding.weight
+        return IndexState(
+            code=torch.zeros(batch, 0, self.config.rank, dtype=like.dtype, device=like.device),
+            position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device),
+            dead=torch.zeros(batch, 0, dtype=torch.bool, device=like.device),
+        )
 
     @torch.no_grad()
-    def consult(self, u: Tensor, mask: Tensor, marks: Marks, events: Events) -> Consulted:
-        """Compare what every real token u [B, N, D] asks for with the marks of the events it may read."""
-        batch, length = u.shape[:2]
-        beyond = torch.iinfo(torch.int64).max
-        lasts = torch.full_like(events.expires, beyond)
-        hits = torch.zeros(batch, length, dtype=torch.bool, device=u.device)
+    def choose(self, u: Tensor, mask: Tensor, lot: Tensor, often: float, seldom: float) -> tuple[Tensor, Tensor, Rows]:
+        """Whom to learn from: tokens u [B, N, D] that are likely to ask `often`, others `seldom`.
+
+        lot [B, N]: random numbers from 0 to 1. Returns who was chosen [B, N], with what chance [B, N], and those among
+        them, as many as are needed, that are to be witnesses.
+        """
+        asking, _ = self.roles(u, mask)
+        chance = torch.where(asking, min(1.0, often), min(1.0, seldom))
+        chosen = (lot < chance) & mask
+        rows = compact(chosen)
+        if rows.at.shape[1] > _WITNESSES:
+            order = (gather_rows(lot, rows) / gather_rows(chance, rows).clamp_min(1e-9)).masked_fill(
+                ~rows.valid, torch.inf
+            )
+            picked = order.topk(_WITNESSES, largest=False).indices.sort(1).values
+            rows = Rows(rows.at.gather(1, picked), rows.valid.gather(1, picked))
+        return chosen, chance, rows
+
+    @torch.no_grad()
+    def consult(self, u: Tensor, timeline: Timeline, state: IndexState) -> Consulted:
+        """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want."""
+        batch, length = timeline.mask.shape
+        asking, told = self.roles(u, timeline.mask)
+        writes = compact(told)
+        seen = gather_rows(u, writes)
+        code = self.code(seen)
+        new = (self.news(seen, code) > 1) & writes.valid
+        familiar = (self._doubts(code) < _FAMILIAR) & writes.valid
+        known = Rows(writes.at, writes.valid & ~new)
+        entries = self._entries(timeline, state, writes, code, new)
         pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
-        entries = compact(marks.mark.any(-1))
-        if entries.at.shape[1] == 0:
-            return Consulted(hits, lasts, pairs)
-        mark = gather_rows(marks.mark, entries)
-        expires = gather_rows(events.expires, entries).masked_fill(~entries.valid, -1)
-        seen = Events(gather_rows(events.written, entries), expires, gather_rows(events.time, entries))
-        if self.config.supersede:
-            # A write for the same key takes the older one's place. It must be a little surer than a read: a wrong read
-            # costs a read, but an event wrongly lost is lost.
-            alike = marks.code @ mark.transpose(1, 2) > self.level + (1 - self.level) / 4
-            at = torch.where(alike & seen.readable(marks.rows), marks.rows.at.unsqueeze(2), beyond)
-            seen = seen._replace(expires=torch.minimum(expires, at.amin(1)))
-            lasts.scatter_reduce_(1, entries.at, torch.where(entries.valid, seen.expires, beyond), "amin")
-        asks = self.code(u)
-        step = max(1, _AT_ONCE // (batch * mark.shape[1]))
-        for begin in range(0, length, step):
-            part = slice(begin, begin + step)
-            at = torch.arange(length, device=u.device)[part].expand(batch, -1)
-            readable = seen.readable(Rows(at, mask[:, part]))
-            hits[:, part] = ((self.match(asks[:, part], mark) > 0) & readable).any(2)
-            pairs += readable.sum((1, 2))
-        return Consulted(hits, lasts, pairs)
+        target = torch.full((batch, length), -1, dtype=torch.int64, device=u.device)
+        if entries.code.shape[1]:
+            alike, _ = self._compare(u, known, entries)
+            beyond = torch.iinfo(torch.int64).max
+            at = torch.where(alike > 0, known.at.unsqueeze(2), beyond).amin(1) if known.at.shape[1] else beyond
+            entries = entries._replace(dies=torch.minimum(entries.dies, torch.as_tensor(at, device=u.device)))
+            pairs += entries.visible(known, self.config.entries).sum((1, 2))
+            askers = compact(asking)
+            margin = self.gain.exp() * (1 - self.level) / 2
+            number = torch.arange(entries.code.shape[1], device=u.device)
+            step = max(1, _AT_ONCE // (batch * len(number)))
+            for begin in range(0, askers.at.shape[1], step):
+                rows = Rows(askers.at[:, begin : begin + step], askers.valid[:, begin : begin + step])
+                match, visible = self._compare(u, rows, entries)
+                # All that match about as well as the best are for one key: the latest counts, and entries are in order.
+                near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin)
+                latest = torch.where(near, number, -1).amax(2)
+                position = entries.position.gather(1, latest.clamp_min(0)).masked_fill(latest < 0, -1)
+                target.scatter_reduce_(1, rows.at, position.masked_fill(~rows.valid, -1), "amax")
+                pairs += visible.sum((1, 2))
 
-    def loss(self, marks: Marks, known: Tensor, value: Tensor, lesson: Lesson) -> Tensor:
-        """What a call teaches. known [B, Q]: of the events that the reads rest on; value [B, Q, H, d]: their values."""
-        valid = marks.rows.valid
-        rests = lesson.weight * lesson.rests
-        sizes = processes.totals(valid.sum(), rests.sum(), lesson.weight.sum())
-        events, reads, rows = map(processes.per_process, sizes)
+        def there(those: Tensor) -> Tensor:
+            return scatter_rows(those.long(), writes, length) > 0
 
+        return Consulted(
+            target=target,
+            entered=there(new),
+            known=there(known.valid),
+            checked=there(familiar),
+            surprising=there(familiar & new),
+            pairs=pairs,
+            state=self._keep(entries),
+        )
+
+    def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
+        """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on."""
+        share, event, says, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
+        rested = (share > _RESTS) & witnesses.valid
+        rests = rested.any(0)
+        best = event.gather(0, share.argmax(0, keepdim=True)).squeeze(0)
+        # What a write says is told by the layer that retrieves most: several would tell it each in its own way.
+        if self.training:
+            self.rested.lerp_(processes.total(rested.flatten(1).sum(1).to(self.rested.dtype)), 0.05)
+        layer = self.rested.argmax()
+        said, told = says[layer].detach(), rested[layer] & (event[layer] == best)
+        if self.training:
+            self.reads.observe(said, told)
+        tokens = witnesses.valid / gather_rows(chance, witnesses).clamp(0.1, 1)
+        sizes = processes.totals(rests.sum(), told.sum(), witnesses.valid.sum(), tokens.sum())
+        reads, tellings, rows, all_tokens = map(processes.per_process, sizes)
+
+        asker, writer = gather_rows(u, witnesses), gather_rows(u, Rows(best, rests))
         cost = nn.functional.binary_cross_entropy_with_logits
-        right = cost(known, lesson.same.to(known.dtype), reduction="none") * lesson.told
-        # From the code of the token that asks, in which there is nothing yet of the value.
-        away = self._distance(self.code(lesson.u), value) / lesson.usual
-        checking = (rests * (right + away)).sum() / reads
+        asks = cost(self._logit(self.asks, asker), rests.to(u.dtype), reduction="none")
+        asking = (asks * tokens).sum() / all_tokens
+        # Written to be asked for, or not: those that were, and the witnesses themselves, which are as good as any.
+        written = cost(self._logit(self.asked, writer), torch.ones_like(rests, dtype=u.dtype), reduction="none")
+        others = ~(witnesses.at.unsqueeze(2) == best.masked_fill(~rests, -1).unsqueeze(1)).any(2)
+        idle = cost(self._logit(self.asked, asker), torch.zeros_like(rests, dtype=u.dtype), reduction="none")
+        asking = asking + (written * rests).sum() / reads + (idle * tokens * others).sum() / all_tokens
 
-        code = self.code(lesson.u)
-        match = self.match(code, marks.code)
-        found = match.gather(2, lesson.best.unsqueeze(-1)).squeeze(-1)
-        right_match = nn.functional.softplus(-found) * lesson.rests
-        wrong_match = _any(match, lesson.rival & valid.unsqueeze(1))
-        # Writes do not match earlier ones, unless these are for the same key: their codes are then nearly the same.
-        products = marks.code @ marks.code.transpose(1, 2)
-        strangers = (products < (1 + self.level) / 2) & valid.unsqueeze(1)
-        number = torch.arange(marks.code.shape[1], device=value.device)
-        between = _any(self.match(marks.code, marks.code), strangers & (number < number.unsqueeze(1)))
+        code, marks = self.code(asker), self.code(writer)
+        said = self._in_units(said)
+        expected = self.expected(code.detach())
+        away = (expected - said).square().mean(-1)
+        wrong = (self._doubts(code).log() - away.detach().clamp(_LEAST_DOUBT, _MOST_DOUBT).log()).square()
+        # A write's code holds something of its value, which must not tell what to expect.
+        leak = (self.expected(marks.detach()) - expected.detach()).square().mean(-1)
+        untold = (self.content(writer.detach()) - said).square().mean(-1)
+        # What does not recur cannot be expected: it must not be learned at the expense of what does.
+        checking = (told * (wrong + _mild(away) + _mild(leak) + untold)).sum() / tellings
+
+        match = self.match(code, marks)
+        right_match = nn.functional.softplus(-match.diagonal(dim1=1, dim2=2)) * rests
+        # Others are not what a token asks for, nor the token itself; for the same key they have nearly the same code.
+        others = ((best.unsqueeze(2) != best.unsqueeze(1)) | ~rests.unsqueeze(2)) & rests.unsqueeze(1)
+        others &= witnesses.at.unsqueeze(2) != best.unsqueeze(1)
+        alike = (1 + self.level) / 2
+        wrong_match = _any(match, others & (code @ marks.transpose(1, 2) < alike))
+        between = _any(self.match(marks, marks), others & (marks @ marks.transpose(1, 2) < alike)) * rests
         # Before anything is retrieved there is nothing to match, and keys would only be made alike.
-        begun = sizes[1] > 0
-        # All reads count alike, but the first few that rest on something are not to drown in the others.
-        matching = (lesson.weight * (right_match + wrong_match)).sum() / (reads + rows / 10)
-        matching = matching + (between * valid).sum() / events
-        return checking + begun * matching
+        begun = sizes[0] > 0
+        # All count alike, but the first few that rest on something are not to drown in the others.
+        matching = ((right_match + wrong_match) * witnesses.valid).sum() / (reads + rows / 10) + between.sum() / reads
+        loss: Tensor = asking + begun * (checking + matching)
+        return loss
+
+    def _doubts(self, code: Tensor) -> Tensor:
+        """How far from the truth what is expected for a code [..., r] is thought to be, squared, in units of reads."""
+        low, high = math.log(_LEAST_DOUBT), math.log(_MOST_DOUBT)
+        share: Tensor = torch.sigmoid(self.doubt(code.detach())).squeeze(-1)
+        return torch.exp(low + (high - low) * share)
+
+    def _in_units(self, said: Tensor) -> Tensor:
+        """What reads give [..., D], less what they give on average, in units of how much they differ.
+
+        A few alike reads do not differ: at least a part of their size counts.
+        """
+        spread = torch.maximum(self.reads.variance, self.reads.mean_square / 4) / said.shape[-1]
+        return (said - self.reads.mean) / spread.sqrt()
+
+    def _logit(self, head: nn.Linear, u: Tensor) -> Tensor:
+        logit: Tensor = head(u.detach())
+        return logit.squeeze(-1)
+
+    def _entries(self, timeline: Timeline, state: IndexState, writes: Rows, code: Tensor, new: Tensor) -> _Entries:
+        """The entries held, and those of the call's writes that are new [B, R], in the order of writing."""
+        fresh = compact(new)
+        at = Rows(gather_rows(writes.at, fresh), fresh.valid)
+        here = torch.arange(timeline.mask.shape[1], device=code.device)
+        never = torch.iinfo(torch.int64).max
+        return _Entries(
+            code=torch.cat([state.code.to(code.dtype), gather_rows(code, fresh)], dim=1),
+            position=torch.cat([state.position, gather_rows(timeline.position[:, :-1], at)], dim=1),
+            written=torch.cat([torch.full_like(state.position, -1), at.at], dim=1),
+            valid=torch.cat([state.position >= 0, at.valid], dim=1),
+            dies=torch.cat([torch.where(state.dead, -1, never), torch.full_like(at.at, never)], dim=1),
+            begins=torch.where(timeline.start, here, -1).cummax(1).values,
+        )
+
+    def _compare(self, u: Tensor, rows: Rows, entries: _Entries) -> tuple[Tensor, Tensor]:
+        """Match [B, R, E] of some tokens with the entries they can see (-inf where not), and which these are."""
+        visible = entries.visible(rows, self.config.entries)
+        match = self.match(self.code(gather_rows(u, rows)), entries.code)
+        return match.masked_fill(~visible, -torch.inf), visible
+
+    def _keep(self, entries: _Entries) -> IndexState:
+        batch, length = entries.begins.shape
+        end = Rows(torch.full((batch, 1), length, device=entries.code.device), entries.valid.new_ones(batch, 1))
+        rows = compact(entries.visible(end, self.config.entries, dead=True).squeeze(1))
+        return IndexState(
+            code=gather_rows(entries.code, rows).to(self.coding.weight.dtype),
+            position=gather_rows(entries.position, rows).masked_fill(~rows.valid, -1),
+            dead=gather_rows(entries.dies < length, rows),
+        )
+
+
+class _Entries(NamedTuple):
+    """Entries in the order of writing; all [B, E] but for `begins`."""
+
+    code: Tensor
+    position: Tensor
+    written: Tensor
+    valid: Tensor
+    dies: Tensor
+    """Position in the call from which on an entry does not count any more."""
+    begins: Tensor
+    """[B, N]: where in the call the sequence of each position began; -1: before it."""
+
+    def visible(self, rows: Rows, most: int, *, dead: bool = False) -> Tensor:
+        """[B, R, E] bool: which entries each row can see: of its own sequence, the last ones, not taken out yet."""
+        at = rows.at.unsqueeze(2)
+        written = self.written.unsqueeze(1)
+        begins = self.begins.gather(1, rows.at.clamp_max(self.begins.shape[1] - 1)).unsqueeze(2)
+        before = self.valid.unsqueeze(1) & (written < at) & rows.valid.unsqueeze(2)
+        rank = self.valid.cumsum(1).unsqueeze(1)
+        recent = rank > before.sum(2, keepdim=True) - most
+        seen = before & (written >= begins) & recent
+        return seen if dead else seen & (at <= self.dies.unsqueeze(1))
+
+
+def _mild(square: Tensor) -> Tensor:
+    """A squared error that counts by its root where it is large."""
+    return 2 * ((1 + square).sqrt() - 1)
 
 
 def _any(logits: Tensor, those: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class Counts(NamedTuple):
     reads: Tensor
     """Reads computed, audits included."""
     events: Tensor
-    """Events admitted to the buffer, but for those that semantic memory knows."""
+    """Events admitted to the buffer, but for those that say nothing new."""
 
     @classmethod
     def of(cls, mask: Tensor, reading: Reading | None, written: Written | None) -> Counts:
@@ -62,7 +62,7 @@ def consolidation_losses(
     weight = rows.valid / counts.reads
     distance = (recalled - reading.value.detach()).square().sum(-1)
     # A copy: the running mean moves on before the backward pass, and is 0 until a read has found something.
-    unit = estimator.mean_square.clone().clamp_min(torch.finfo(torch.float32).tiny)
+    unit = estimator.reads.mean_square.clone().clamp_min(torch.finfo(torch.float32).tiny)
     losses = {"consolidation": (weight * distance).sum() / unit}
     if estimate is not None:
         error = nn.functional.binary_cross_entropy_with_logits(gather_rows(estimate, rows), exact, reduction="none")
@@ -73,12 +73,12 @@ def consolidation_losses(
 def priority_loss(written: Written, reading: Reading, counts: Counts) -> Tensor:
     """σ(w) of each new event against the attention it received in this call, at most 1; events kept out have none.
 
-    Nor have those that memory knows: that they are not read says nothing about whether they would be, were they new.
+    Nor have those that say nothing new: that they are not read says nothing about whether they would be, were they new.
     """
     admitted = _admitted(written)
     length = admitted.shape[1]
     target = reading.mass[:, -length:].clamp_max(1)
-    error = nn.functional.binary_cross_entropy_with_logits(written.asked[:, -length:], target, reduction="none")
+    error = nn.functional.binary_cross_entropy_with_logits(written.priority[:, -length:], target, reduction="none")
     return (error * admitted).sum() / counts.events
 
 
@@ -89,13 +89,7 @@ def best_quality(quality: Tensor, exact: Tensor, reading: Reading) -> Tensor:
     return torch.where(known, scatter_rows(exact, reading.rows, length), quality)
 
 
-def mean_row(x: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean [D] of the rows x [B, R, D] of all processes, weight [B, R]; 0 if none weighs anything."""
-    total, size = processes.totals((x * weight.unsqueeze(-1)).sum((0, 1)), weight.sum())
-    return total / size.clamp_min(torch.finfo(size.dtype).tiny)
-
-
 def _admitted(written: Written) -> Tensor:
     """[B, N]: the new events that found a place and say something new."""
     admitted = written.slot >= 0
-    return admitted if written.marks is None else admitted & ~written.marks.known
+    return admitted & ~written.known[:, -admitted.shape[1] :]

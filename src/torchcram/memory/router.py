@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
+from torchcram.memory.contradiction import Guidance
+from torchcram.memory.utility import WorthEstimator
 from torchcram.ops import gumbel, route
 
 NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
 
 _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
-_CHOICE, _AUDIT, _SKIP, _NUMBERS = slice(3), 3, 4, 5  # the random numbers of a token in a layer
-
-
-_HEED = 0.8  # of the tokens that a contradiction index would have read, in training
+_CHOICE, _AUDIT, _SKIP, _PART, _NUMBERS = slice(3), 3, 4, 5, 6  # the random numbers of a token in a layer
+_OFTEN, _SELDOM = 8.0, 0.5  # times the share of audits: for tokens that an index finds likely to ask, and for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,12 @@ class RoutingPolicy:
     """Of the Gumbel-softmax gradient in training."""
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
-    halve: float = 0.0
-    """In training, where a contradiction index learns from it: share of the reads of which only half is used."""
-    scored: Tensor | float | None = None
-    """In training: the positions that the loss to be differentiated is a mean of; with it, what reads are worth can be
-    told in nats."""
+    price: float | None = None
+    """In nats: with `router.rule = "worth"` reads worth less are skipped; None: the price of the last training step."""
+    trial: float = 0.0
+    """Share of the reads of which a random part is used, to learn what they are worth; so is a part of audited ones."""
+    scored: Tensor | float = 1.0
+    """Positions that the loss to be differentiated is a mean of; so what reads are worth is told in nats."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
@@ -57,12 +58,12 @@ class RoutingPolicy:
             raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")
         if not self.temperature > 0:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
-        for name in ("audit", "halve"):
+        for name in ("audit", "trial"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not possible; allowed: a share from 0 to 1")
 
     def noise(self, batch: int, length: int, layers: int = 1) -> tuple[Tensor | None, ...]:
-        """Uniform numbers [B, N, 5] for each layer, made in one go, since many small draws keep a GPU waiting.
+        """Uniform numbers [B, N, 6] for each layer, made in one go, since many small draws keep a GPU waiting.
 
         None for each without `draws`.
         """
@@ -77,21 +78,26 @@ class RoutingPolicy:
         """Which tokens [B, N] do not read under `dense`; noise as `noise` returns it."""
         return self._uniform(mask, noise, _SKIP) < self.skip
 
-    def audits(self, mask: Tensor, noise: Tensor | None) -> Tensor:
-        """Which tokens [B, N] to audit if they do not read."""
-        return self.chances(mask, noise) < self.audit
+    @property
+    def chance(self) -> float:
+        """Of being audited, for a token that does not read."""
+        return self.audit
 
-    def halves(self, mask: Tensor, noise: Tensor | None) -> Tensor:
-        """Which tokens [B, N] are to use half of their read only."""
-        return self._uniform(mask, noise, _SKIP) < self.halve
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of the tokens that a contradiction index learns from: of those likely to ask, and of the others.
 
-    def heeds(self, mask: Tensor, noise: Tensor | None) -> Tensor:
-        """Which tokens [B, N] heed the contradiction index in training; the others keep the router in practice."""
-        return self._uniform(mask, noise, _SKIP) < _HEED
+        Where all read anyway, it may as well learn from many.
+        """
+        return (1.0, 0.25) if self.reads == "dense" else (_OFTEN * self.audit, _SELDOM * self.audit)
 
-    def chances(self, mask: Tensor, noise: Tensor | None) -> Tensor:
-        """A random number from 0 to 1 for each token [B, N]: the lowest are audited."""
+    def lot(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """A random number from 0 to 1 for each token [B, N]: those with less than their chance are audited."""
         return self._uniform(mask, noise, _AUDIT)
+
+    def trials(self, mask: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Which tokens [B, N] try their read if they use it, and the part of it that those on trial use."""
+        return self._uniform(mask, noise, _SKIP) < self.trial, self._uniform(mask, noise, _PART)
 
     def gumbel(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """Gumbel noise of the shape of the logits [B, N, 3]."""
@@ -111,24 +117,15 @@ class Decision(NamedTuple):
     actions: Tensor
     """[B, N] int64; `NONE` at padding."""
     weights: Tensor
-    """[B, N, 3]: one-hot, with the gradient of the soft choice."""
+    """[B, N, 3]: one-hot, with the gradient of the soft choice; a read on trial shares with what it stands for."""
     probabilities: Tensor
     """[B, N, 3]: π, without noise."""
     audited: Tensor
-    """[B, N] bool: a read to compute although the token does not use it."""
-    untaken: Untaken | None = None
-    """What could have been, for a contradiction index to learn from; None where nothing learns from it."""
-
-
-class Untaken(NamedTuple):
-    """What tokens might have done, in training."""
-
-    halved: Tensor
-    """[B, N] bool: a read of which the token uses half, and half of what it would do instead."""
+    """[B, N] bool: a read to compute although the token does not need it."""
+    tried: Tensor
+    """[B, N] bool: a read of which a random part is used."""
     instead: Tensor
     """[B, N] int64: what each token does or would do without a read."""
-    wanted: Tensor
-    """[B, N] bool: the router would have it read, whatever the policy or a contradiction index say."""
 
 
 class Router(nn.Module):
@@ -139,13 +136,17 @@ class Router(nn.Module):
 
     direction: Tensor
     number: Tensor
+    price: Tensor
 
-    def __init__(self, width: int, config: RouterConfig, *, index: bool = False) -> None:
-        """`index`: tokens may be known to ask for what semantic memory would get wrong (a contradiction index)."""
+    def __init__(self, width: int, config: RouterConfig, *, guided: bool = False) -> None:
+        """`guided`: a contradiction index may tell which tokens ask for what memory would get wrong."""
         super().__init__()
         self.config = config
-        # Logits of all such tokens alike: what became of one key must not decide about another.
-        self.on_hit = nn.Parameter(torch.zeros(3)) if index else None
+        # Logit of a read of all such tokens alike: what became of one key must not decide about another.
+        self.on_hit = nn.Parameter(torch.full((1,), 2.0)) if guided else None
+        self.worth = WorthEstimator(width, config) if config.rule == "worth" else None
+        if self.worth is not None:
+            self.register_buffer("price", torch.zeros(1))
         self.hidden = nn.Linear(4 + (width if config.features == "input" else 0), config.hidden)
         self.out = nn.Linear(config.hidden, 3)
         # softplus keeps κ ≥ 0; the number kept is its inverse.
@@ -174,26 +175,36 @@ class Router(nn.Module):
         forced: Tensor | None,
         able: tuple[bool, bool, bool],
         noise: Tensor | None = None,
-        hits: Tensor | None = None,
+        guidance: Guidance | None = None,
+        worth: Tensor | None = None,
     ) -> Decision:
         """Turn logits into actions. `forced` [B, N] overrides the choice; `able`: which actions the layer has.
 
-        hits [B, N] bool: tokens that ask for what semantic memory would get wrong, by the contradiction index.
+        guidance: of a contradiction index; worth [B, N]: what reads are thought to be worth, with `rule="worth"`.
 
-        noise [B, N, 5]: this layer's part of `policy.noise`, if the policy counts its random numbers.
+        noise [B, N, 6]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
         can_read = able[EPISODIC]
-        own = logits
-        if hits is not None and self.on_hit is not None and forced is None and policy.reads == "routed":
-            heeded = hits & (policy.heeds(mask, noise) if self.training else True)
-            logits = torch.where(heeded.unsqueeze(-1), self.on_hit.to(logits.dtype), logits)
+        if guidance is not None and guidance.hits is not None and self.on_hit is not None:
+            # What memory recalls there is wrong. All such tokens are routed alike, and none recalls.
+            alike = torch.where(self.number == EPISODIC, self.on_hit, 0).masked_fill(
+                self.number == SEMANTIC, -torch.inf
+            )
+            logits = torch.where(guidance.hits.unsqueeze(-1), alike.to(logits.dtype), logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
-        barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and policy.reads == "off")]
+        closed = worth is not None or policy.reads == "off"
+        barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and closed)]
         for action in barred:
             logits = logits.masked_fill(self.number == action, -torch.inf)
         probabilities = torch.softmax(logits, dim=-1)
         perturbation = policy.gumbel(logits, noise) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, perturbation, policy.temperature)
+        others = logits.masked_fill(self.number == EPISODIC, -torch.inf)
+        instead = torch.where(actions == EPISODIC, others.argmax(-1), actions)
+        if worth is not None and can_read and policy.reads == "routed":
+            pays = worth > self.asking_price(policy)
+            actions = torch.where(pays, EPISODIC, actions)
+            weights = torch.where(pays.unsqueeze(-1), nn.functional.one_hot(actions, 3).to(weights.dtype), weights)
         if forced is None and policy.reads == "dense" and can_read:
             forced = torch.full_like(actions, EPISODIC)
             if policy.skip > 0:
@@ -207,15 +218,24 @@ class Router(nn.Module):
         reads = actions == EPISODIC
         audited = torch.zeros_like(reads)
         if policy.audit > 0 and can_read:
-            audited = policy.audits(mask, noise) & mask & ~reads
-        untaken = None
-        if self.training and can_read and self.on_hit is not None:
-            others = logits.masked_fill(self.number == EPISODIC, -torch.inf).argmax(-1)
-            instead = torch.where(reads, others, actions)
-            halved = torch.zeros_like(reads)
-            if forced is None and policy.halve > 0:
-                halved = reads & policy.halves(mask, noise)
-                both = (nn.functional.one_hot(actions, 3) + nn.functional.one_hot(instead, 3)).to(weights.dtype) / 2
-                weights = torch.where(halved.unsqueeze(-1), both, weights)
-            untaken = Untaken(halved, instead, own.argmax(-1) == EPISODIC)
-        return Decision(actions, weights, probabilities, audited, untaken)
+            chosen = policy.lot(mask, noise) < policy.chance if guidance is None else guidance.audit
+            audited = chosen & mask & ~reads
+        tried = torch.zeros_like(reads)
+        if policy.trial > 0 and can_read:
+            chosen, part = policy.trials(mask, noise)
+            tried = (reads & chosen) | audited
+            mixed = torch.lerp(
+                nn.functional.one_hot(instead, 3).to(weights.dtype),
+                (self.number == EPISODIC).to(weights.dtype),
+                part.unsqueeze(-1).to(weights.dtype),
+            )
+            weights = torch.where(tried.unsqueeze(-1), mixed, weights)
+        return Decision(actions, weights, probabilities, audited, tried, instead)
+
+    def asking_price(self, policy: RoutingPolicy) -> Tensor:
+        """What a read must be worth; in training the policy's price is kept, for evaluation to go by."""
+        if policy.price is None:
+            return self.price
+        if self.training:
+            self.price.fill_(policy.price)
+        return torch.full_like(self.price, policy.price)

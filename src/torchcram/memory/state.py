@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,6 +41,9 @@ class _TensorTree:
                     yield from item.named_tensors(f"{name}.")
 
 
+_Tree = TypeVar("_Tree", bound=_TensorTree)
+
+
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
@@ -49,19 +52,6 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple):
         return tuple(_map(item, function) for item in value)
     return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexState(_TensorTree):
-    """What a contradiction index knows of the events in a buffer."""
-
-    asked: Tensor
-    """[B, S]: logit that the event is asked for, fixed at write: how strongly it draws attention. Without an index the
-    priority says that as well as who stays."""
-    mark: Tensor
-    """[B, S, r]: code of the event's key if it is in the index, else 0."""
-    superseded: Tensor
-    """[B, S] bool: a later event has taken its place; it is not read any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +64,14 @@ class EpisodicState(_TensorTree):
     """[B, S, H, d]"""
     priority: Tensor
     """[B, S]: write priority, fixed at write."""
+    known: Tensor
+    """[B, S] bool: it said nothing new when written (by a contradiction index), so it is the first to go."""
     time: Tensor
     """[B, S]: τ of the event, float64."""
     position: Tensor
     """[B, S]: index of the event in its sequence; -1 = empty slot."""
     mass: Tensor
     """[B, S]: attention the event has received so far; for reports, never for eviction."""
-    index: IndexState | None = None
-    """What the contradiction index knows of these events; None without one."""
 
     @property
     def slots(self) -> int:
@@ -90,15 +80,44 @@ class EpisodicState(_TensorTree):
 
     def widen(self, slots: int) -> EpisodicState:
         """The same buffer with at least `slots` slots, the added ones empty."""
-        extra = slots - self.slots
-        if extra <= 0:
-            return self
+        return _widen(self, slots)
 
-        def grow(x: Tensor) -> Tensor:
-            return torch.cat([x, x.new_zeros(x.shape[0], extra, *x.shape[2:])], dim=1)
 
-        empty = self.position.new_full((self.position.shape[0], extra), -1)
-        return dataclasses.replace(self.map(grow), position=torch.cat([self.position, empty], dim=1))
+@dataclass(frozen=True, kw_only=True)
+class IndexState(_TensorTree):
+    """What a contradiction index holds: E entries in the order of writing."""
+
+    code: Tensor
+    """[B, E, r]: of what a token asks for that asks for the entry."""
+    position: Tensor
+    """[B, E]: of the write in its sequence; -1 = none."""
+    dead: Tensor
+    """[B, E] bool: taken out by a later write that said what was expected."""
+
+    @property
+    def entries(self) -> int:
+        """E."""
+        return self.position.shape[1]
+
+    def widen(self, entries: int) -> IndexState:
+        """The same index with at least `entries` entries, the added ones empty."""
+        return _widen(self, entries)
+
+
+_Slotted = TypeVar("_Slotted", EpisodicState, IndexState)
+
+
+def _widen(tree: _Slotted, size: int) -> _Slotted:
+    """A tree of tensors [B, S, ...] with at least `size` places, those added empty: at position -1."""
+    extra = size - tree.position.shape[1]
+    if extra <= 0:
+        return tree
+
+    def grow(x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_zeros(x.shape[0], extra, *x.shape[2:])], dim=1)
+
+    empty = tree.position.new_full((tree.position.shape[0], extra), -1)
+    return dataclasses.replace(tree.map(grow), position=torch.cat([tree.position, empty], dim=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +132,8 @@ class BlockState(_TensorTree):
     """[B, W - 1, D]: last inputs of the short convolution, nearest first; None without one."""
     episodic: EpisodicState | None
     """None in a layer that owns no buffer."""
+    index: IndexState | None = None
+    """None in a layer that owns no contradiction index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +164,13 @@ class CramState(_TensorTree):
         """Dtype and shape of every tensor, apart from the number of sequences and of slots, if these agree."""
         found = {}
         for name, x in self.named_tensors():
-            given = 2 if ".episodic." in name else 1
+            given = 2 if ".episodic." in name or ".index." in name else 1
             shape = list(x.shape[given:]) if x.dim() >= given and len(x) == self.batch else "of another batch"
             found[name] = f"{x.dtype} {shape}"
         for number, layer in enumerate(self.layers):
-            if layer.episodic is not None and len({x.shape[1:2] for _, x in layer.episodic.named_tensors()}) > 1:
-                found[f"layers.{number}.episodic"] = "of unequal slots"
+            for part, tree in (("episodic", layer.episodic), ("index", layer.index)):
+                if tree is not None and len({x.shape[1:2] for _, x in tree.named_tensors()}) > 1:
+                    found[f"layers.{number}.{part}"] = "of unequal slots"
         return found
 
     def detach(self) -> CramState:
@@ -184,15 +206,7 @@ class CramState(_TensorTree):
         if len({s.fingerprint for s in states}) > 1:
             raise ValueError("the states belong to models of different configs and cannot be joined")
         widened = [
-            dataclasses.replace(
-                state,
-                layers=tuple(
-                    dataclasses.replace(layer, episodic=layer.episodic.widen(_most_slots(states, i)))
-                    if layer.episodic is not None
-                    else layer
-                    for i, layer in enumerate(state.layers)
-                ),
-            )
+            dataclasses.replace(state, layers=tuple(_widest(states, i, layer) for i, layer in enumerate(state.layers)))
             for state in states
         ]
         parts = [iter([x for _, x in state.named_tensors()]) for state in widened]
@@ -226,29 +240,27 @@ class CramState(_TensorTree):
             raise ValueError(f"{path} lacks the entry {error}; the file is damaged") from error
 
 
-def _most_slots(states: Sequence[CramState], layer: int) -> int:
-    buffers = [state.layers[layer].episodic for state in states]
-    return max(buffer.slots for buffer in buffers if buffer is not None)
+def _widest(states: Sequence[CramState], number: int, layer: BlockState) -> BlockState:
+    """A layer with as many slots and entries as any of the states has in it."""
+    episodic, index = layer.episodic, layer.index
+    if episodic is not None:
+        episodic = episodic.widen(max(s.layers[number].episodic.slots for s in states))  # type: ignore[union-attr]
+    if index is not None:
+        index = index.widen(max(s.layers[number].index.entries for s in states))  # type: ignore[union-attr]
+    return dataclasses.replace(layer, episodic=episodic, index=index)
 
 
 def _rebuild(tensors: dict[str, Tensor], fingerprint: str) -> CramState:
     layers: list[BlockState] = []
     while f"layers.{len(layers)}.working" in tensors:
         prefix = f"layers.{len(layers)}."
-        episodic = None
-        if f"{prefix}episodic.key" in tensors:
-            index = None
-            if f"{prefix}episodic.index.mark" in tensors:
-                names = [f.name for f in dataclasses.fields(IndexState)]
-                index = IndexState(**{name: tensors[f"{prefix}episodic.index.{name}"] for name in names})
-            names = [f.name for f in dataclasses.fields(EpisodicState) if f.name != "index"]
-            episodic = EpisodicState(**{name: tensors[f"{prefix}episodic.{name}"] for name in names}, index=index)
         layers.append(
             BlockState(
                 working=tensors[f"{prefix}working"],
                 prediction=tensors[f"{prefix}prediction"],
                 recent=tensors.get(f"{prefix}recent"),
-                episodic=episodic,
+                episodic=_part(EpisodicState, tensors, f"{prefix}episodic."),
+                index=_part(IndexState, tensors, f"{prefix}index."),
             )
         )
     return CramState(
@@ -258,3 +270,9 @@ def _rebuild(tensors: dict[str, Tensor], fingerprint: str) -> CramState:
         pooled=tensors.get("pooled"),
         layers=tuple(layers),
     )
+
+
+def _part(kind: type[_Tree], tensors: dict[str, Tensor], prefix: str) -> _Tree | None:
+    if not any(name.startswith(prefix) for name in tensors):
+        return None
+    return kind(**{f.name: tensors[f"{prefix}{f.name}"] for f in dataclasses.fields(kind)})

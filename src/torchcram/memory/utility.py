@@ -1,46 +1,111 @@
-"""What a read would have been worth, from the gradient of one backward pass."""
+"""What a read is worth, in nats: an estimate for every token, and the truth for a few, from one backward pass."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from torchcram import processes
+from torchcram.config import RouterConfig
 from torchcram.ops import Rows
 
+_MOST = 5.0  # nats: labels are cut off there, so that one token cannot upset the estimate of all
+_LEAST = -9.0  # log of nats: reads that do harm are worth no less
 
-def learn_worth(
-    x: Tensor, logit: Tensor, rows: Rows, change: Tensor, weight: Tensor, least: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Teach logits [B, Q] whether some rows of x [B, N, D] can do without a read.
 
-    change [B, Q, D] is the difference that the read makes to x there; weight [B, Q] how much each row counts. A read is
-    worth -⟨∂L/∂x, change⟩: to first order where x is without it, to second order where x has half of it. That is known
-    once the loss L has been differentiated, and only then it is seen whether it is less than `least`, the label.
+class Trial(NamedTuple):
+    """Reads of which a random part was used, so that a backward pass tells what the whole would be worth."""
 
-    Returns x, and 0 to be added to the loss (times a factor, if wanted): its gradient is that of the weighted
-    cross-entropy of the logits against these labels.
+    rows: Rows
+    """[B, R]"""
+    tried: Tensor
+    """[B, R] bool: these are on trial."""
+    estimate: Tensor
+    """[B, R]: û, what was thought that they would be worth."""
+    worth: Tensor
+    """[B, R]: what they turned out to be worth, in nats; filled in by the backward pass."""
+    probe: Tensor
+    """A leaf of the graph: a gradient asked for it, which is 0, fills in `worth`, and nothing else is touched."""
+
+
+class WorthEstimator(nn.Module):
+    """û ≈ loss(skip) - loss(read), in nats, from what is known before the read.
+
+    Labels come from reads of which a part α, drawn evenly from 0 to 1, was used: along the way from skipping to reading
+    the loss falls by -∫ ⟨∂L/∂x, r^E - what is used instead⟩ dα, and the gradient at a random α is an unbiased sample
+    of that. A regression on such labels finds their mean: of the logarithm of û, with the gradient û - label of a
+    Poisson likelihood, so that differences between a hundredth and a tenth of a nat are not lost among those of several
+    nats that other tokens show.
     """
-    return _apply(x, logit, rows.at, change.detach(), weight * rows.valid, least)
+
+    def __init__(self, width: int, config: RouterConfig) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(3 + width, config.hidden)
+        self.out = nn.Linear(config.hidden, 1)
+        # Of all tokens alike that a contradiction index makes read: what became of one key says nothing of another.
+        self.on_hit = nn.Parameter(torch.zeros(1))
+
+    def forward(self, u: Tensor, log_gap: Tensor, quality: Tensor, surprise: Tensor, hits: Tensor | None) -> Tensor:
+        """û [B, N] from u [B, N, D] and the rest [B, N]; it sees them but does not shape them."""
+        scalars = torch.stack([log_gap, quality.logit(1e-4), surprise.log1p()], dim=-1).to(u.dtype)
+        features = torch.cat([scalars, u], dim=-1).detach()
+        log: Tensor = self.out(nn.functional.silu(self.hidden(features))).squeeze(-1)
+        log = log if hits is None else torch.where(hits, self.on_hit.to(log.dtype), log)
+        log = log.to(torch.promote_types(log.dtype, torch.float32)).clamp_max(math.log(_MOST))
+        return (_LEAST + nn.functional.softplus(log - _LEAST)).exp()
+
+
+def try_reads(
+    x: Tensor, estimate: Tensor, rows: Rows, change: Tensor, tried: Tensor, audited: Tensor, scored: Tensor | float
+) -> tuple[Tensor, Trial, Tensor]:
+    """Let the gradient at x [B, N, D] tell what the reads on trial are worth.
+
+    change [B, R, D] is the difference that a whole read makes to x at each row; `tried` and `audited` [B, R] bool; the
+    loss is a mean over `scored` positions.
+
+    Returns x, the trial, and 0 to be added to the loss: its gradient is that of û - label · log û, mean over the reads
+    that are used plus mean over those that are not.
+    """
+    tried = tried & rows.valid
+    kinds = [tried & ~audited, tried & audited]
+    sizes = processes.totals(*(those.sum() for those in kinds))
+    weight = sum(those / processes.per_process(size).clamp_min(1) for those, size in zip(kinds, sizes, strict=True))
+    worth = torch.full_like(estimate, torch.nan)
+    scale = torch.as_tensor(scored, device=x.device)
+    probe = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled())
+    passed, nothing = _apply(x, probe, estimate, rows.at, change.detach(), weight, scale, worth)
+    return passed, Trial(rows, tried, estimate.detach(), worth, probe), nothing
 
 
 class _Worth(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, logit: Tensor, at: Tensor, change: Tensor, weight: Tensor, least: Tensor
+        ctx: Any,
+        x: Tensor,
+        probe: Tensor,
+        estimate: Tensor,
+        at: Tensor,
+        change: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        worth: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(logit, at, change, weight, least)
-        return x.view_as(x), logit.new_zeros(())
+        ctx.save_for_backward(estimate, at, change, weight, scale)
+        ctx.worth = worth
+        return x.view_as(x), estimate.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, into_x: Tensor, into_loss: Tensor) -> tuple[Tensor | None, ...]:
-        logit, at, change, weight, least = ctx.saved_tensors
+        estimate, at, change, weight, scale = ctx.saved_tensors
         here = into_x.gather(1, at.unsqueeze(-1).expand_as(change))
-        worth = -(here.to(change.dtype) * change).sum(-1)
-        label = (worth < least).to(logit.dtype)
-        return into_x, into_loss * weight * (torch.sigmoid(logit) - label), None, None, None, None
+        worth = -(here.to(change.dtype) * change).sum(-1) * scale
+        ctx.worth.copy_(worth)
+        slope = 1 - worth.clamp(-_MOST, _MOST).to(estimate.dtype) / torch.where(weight > 0, estimate, 1)
+        return into_x, here.new_zeros(()), into_loss * weight * slope, None, None, None, None, None
 
 
 _apply: Callable[..., tuple[Tensor, Tensor]] = _Worth.apply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,17 @@ from torch import Tensor, nn
 
 from torchcram.config import CramConfig
 from torchcram.ledger import Ledger, count
-from torchcram.memory import EPISODIC, NONE, Block, BlockOutput, CramState, RoutingPolicy, Timeline
+from torchcram.memory import (
+    EPISODIC,
+    NONE,
+    Block,
+    BlockOutput,
+    ContradictionIndex,
+    CramState,
+    Guidance,
+    RoutingPolicy,
+    Timeline,
+)
 from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
 from torchcram.models.inputs import Encoder, Inputs, arrange
@@ -55,22 +66,32 @@ class CramOutput:
                 total[name] = total[name] + value if name in total else value
         return total
 
-    def surprises(self) -> list[bool]:
-        """Checks of semantic memory, in the order of positions, for a `consolidation.DriftAlarm`.
+    @property
+    def guidance(self) -> Guidance | None:
+        """What the contradiction index told; None without one."""
+        return self.layers[-1].guidance
 
-        One for each read or audit where semantic memory claimed to know what would be read: whether it was wrong.
+    def surprises(self) -> list[bool]:
+        """Checks of memory, in the order of positions, for a `consolidation.DriftAlarm`: whether it was wrong.
+
+        One for each write of which the contradiction index expected something. Without an index, one for each read or
+        audit where semantic memory claimed to know what would be read.
         """
-        found = []
+        if self.guidance is not None and self.guidance.consulted is not None:
+            found = self.guidance.consulted
+            at = found.checked.T.nonzero()  # all sequences of a batch are one stream of checks
+            return [bool(x) for x in found.surprising.T[at[:, 0], at[:, 1]].tolist()]
+        checks = []
         for layer in self.layers:
             if layer.exact is None or layer.reading is None:
                 continue
             rows = layer.reading.rows
             checked = rows.valid & (gather_rows(layer.quality, rows) > _CLAIMED)
-            found.append(torch.stack([rows.at[checked], (layer.exact[checked] < _CONFIRMED).long()], dim=1))
-        if not found:
+            checks.append(torch.stack([rows.at[checked], (layer.exact[checked] < _CONFIRMED).long()], dim=1))
+        if not checks:
             return []
-        checks = torch.cat(found)
-        return [bool(x) for x in checks[checks[:, 0].argsort(stable=True), 1].tolist()]
+        every = torch.cat(checks)
+        return [bool(x) for x in every[every[:, 0].argsort(stable=True), 1].tolist()]
 
     def ledger(self) -> Ledger:
         """What was executed, counted."""
@@ -82,9 +103,9 @@ class CramOutput:
                 position=self.timeline.position[:, :-1],
                 reads=[layer.reads for layer in self.layers],
                 audits=[layer.audits for layer in self.layers],
-                pairs=[layer.reading.pairs if layer.reading else nothing for layer in self.layers],
+                pairs=[layer.pairs if layer.reading else nothing for layer in self.layers],
                 writes=[layer.writes for layer in self.layers],
-                compared=[nothing if layer.compared is None else layer.compared for layer in self.layers],
+                compared=self.guidance.consulted.pairs if self.guidance and self.guidance.consulted else nothing,
                 buffers=sum(layer.reading is not None for layer in self.layers),
             )
 
@@ -100,6 +121,9 @@ class Cram(nn.Module):
         self.config = config
         width = config.block.width
         self.encoder = Encoder(width, config.inputs, config.working.time_unit)
+        # Where nothing is recalled nothing can be stale, and with exact quality every token reads anyway.
+        guided = bool(config.contradiction.rank and config.semantic.rank and config.router.quality == "predicted")
+        first = min(config.episodic_layers, default=None)
         self.blocks = nn.ModuleList(
             Block(
                 block=config.block,
@@ -107,7 +131,9 @@ class Cram(nn.Module):
                 episodic=config.episodic if layer in config.episodic_layers else None,
                 semantic=config.semantic,
                 router=config.router,
-                contradiction=config.contradiction,
+                contradiction=config.contradiction if guided and layer == first else None,
+                guided=guided and layer in config.episodic_layers,
+                witnesses=len(config.episodic_layers),
             )
             for layer in range(config.layers)
         )
@@ -164,18 +190,31 @@ class Cram(nn.Module):
             unit=self.config.working.time_unit,
         )
         x = self.encoder(batch)
-        layers = []
+        layers: list[BlockOutput] = []
+        guidance = None
         noise = policy.noise(rows, length, self.config.layers)
         dense = _dense_actions(policy, timeline, noise[0])
+        # Read densely, a token is on trial in all layers at once: what each of several that read the same is worth
+        # could not be told from one alone.
+        shared = 1 if policy.reads == "dense" else self.config.layers
         for number, (block, memory) in enumerate(zip(self.blocks, state.layers, strict=True)):
             forced = dense if number in self.config.episodic_layers else None
             if policy.actions is not None:
                 forced = policy.actions[..., number]
             layer: BlockOutput = block(
-                x, timeline, memory, policy, forced=forced, noise=noise[number], keep_state=keep_state
+                x,
+                timeline,
+                memory,
+                policy,
+                forced=forced,
+                noise=noise[number % shared],
+                guidance=guidance,
+                keep_state=keep_state,
             )
-            x = layer.x
+            x, guidance = layer.x, layer.guidance
             layers.append(layer)
+        if self.training and guidance is not None:
+            self._teach_index(layers, guidance)
         predictions, pooled = self.heads(self.norm(x), timeline, state.pooled)
         new_state = None
         if keep_state:
@@ -250,6 +289,15 @@ class Cram(nn.Module):
         model = cls(config)
         folder.fill(model, weights, path)
         return model.to(device).eval()
+
+    def _teach_index(self, layers: list[BlockOutput], guidance: Guidance) -> None:
+        """Let the contradiction index learn from what all layers read; its loss goes with those of its own layer."""
+        number = next(i for i, block in enumerate(self.blocks) if block.index is not None)
+        index: ContradictionIndex = self.blocks[number].index  # type: ignore[assignment]
+        evidence = [layer.evidence for layer in layers if layer.evidence is not None]
+        own = layers[number]
+        loss = index.loss(own.seen, guidance.witnesses, guidance.chance, evidence)
+        layers[number] = dataclasses.replace(own, losses={**own.losses, "contradiction": loss})
 
     def _fitting(self, state: CramState | None, batch: int) -> CramState:
         if state is None:

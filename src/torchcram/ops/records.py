@@ -4,6 +4,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+BONUS = 4.0
+"""Added to the score of the event that a row of a read is thought to ask for: enough to settle it where attention is
+torn between several, and too little to make up for a key that is not the one."""
+
 
 class Rows(NamedTuple):
     """Chosen positions of each sequence, in order, padded to the longest list: both [B, R]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torchcram.report import chart, colours
 from torchcram.report.chart import Axis, Curve, Level, Mark, Span
@@ -90,6 +91,31 @@ def step_time(runs: Sequence[Run]) -> str:
     curves = [curve(runs, _milliseconds, "step", "ink")]
     y = chart.linear_axis(_values(curves), plain, title="milliseconds a training step")
     return _small(runs, "Time of a training step", y, curves, lambda v: f"{short(v)}{SPACE}ms")
+
+
+def calibration(bins: Sequence[Sequence[float]], *, nats: bool) -> str:
+    """True against foretold means of bins, and the line they would be on; worth in `nats`, else quality."""
+    points = [(foretold, true) for foretold, true, _ in bins]
+    what = "worth of a read, nats" if nats else "quality q"
+    high = max(1.0, *(value for point in points for value in point))
+    axis = Axis(
+        low=0,
+        high=high,
+        ticks=[(v, short(v)) for v in ((0, 0.01, 0.1, 1) if nats else (0, 0.25, 0.5, 0.75, 1))],
+        bend=0.01 if nats else None,
+        title=f"true {what}",
+    )
+    ways = [0.0, *(high * 2.0**-i for i in range(12, -1, -1))]
+    return chart.line_chart(
+        name=f"True {what} against what was foretold",
+        x=replace(axis, title=f"foretold {what}"),
+        y=axis,
+        curves=[
+            Curve(label="as told", colour="quiet", middle=[(v, v) for v in ways]),
+            Curve(label="true", colour="action1", middle=points, bolder=True),
+        ],
+        form=short,
+    )
 
 
 def curve(

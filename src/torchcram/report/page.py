@@ -35,6 +35,7 @@ def page(runs: Sequence[Run]) -> str:
         _small(runs),
         _sequence(runs, shown),
         _quality(runs, shown),
+        _worth(runs, shown),
         _section("Final numbers", _note_on_final(runs), tables.final(runs)),
         _section("Settings", _note_on_settings(runs), tables.settings(runs)),
         _section("What the numbers mean", "", tables.glossary()),
@@ -227,6 +228,27 @@ def _quality(runs: Sequence[Run], run: Run) -> str:
         "How many positions of a kind have which quality q; each histogram has its own height. Left of q* the "
         f"consolidation term speaks for a read, right of it for recall.{_of(runs, run)}",
         f'<div class="tabs" data-first="{first}">{buttons}</div>{"".join(panels)}',
+    )
+
+
+def _worth(runs: Sequence[Run], run: Run) -> str:
+    """What reads gain, by kind and layer, and whether the model foretold it."""
+    used, unused = (number(item(run.last, "worth", key)) for key in ("reads", "skips"))
+    if used is None and unused is None:
+        return ""
+    drawings = ""
+    for key, title in (("utility", "What û foretells of a read"), ("quality", "What q̂ foretells of recall")):
+        bins = [[float(x) for x in one] for one in item(run.last, "worth", key) or [] if len(one) == 3]
+        if bins:
+            drawing = charts.calibration(bins, nats=key == "utility")
+            drawings += f"<div><h3>{escape(title)}</h3>{drawing}</div>"
+    made = f"A read made is worth {short(used)} nats" if used is not None else "No read was made"
+    missed = f", one not made would have been worth {short(unused)}" if unused is not None else ""
+    return _section(
+        made + missed,
+        "Mean gain in the loss of the main head, from held-out reads of which a random part was used, as a gradient "
+        f"tells it. A dash: there was none.{_of(runs, run)}",
+        f'{tables.worth(run)}<div class="grid">{drawings}</div>',
     )
 
 

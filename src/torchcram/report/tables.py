@@ -141,6 +141,21 @@ def _flatten(config: Mapping[str, Any], where: str = "") -> dict[str, str]:
     return out
 
 
+def worth(run: Run) -> str:
+    """Nats that reads gained, and that others would have gained: a row a kind, a column a layer."""
+    layers = len(item(run.last, "worth", "per_read", run.kinds[0]) or []) if run.kinds else 0
+    head = "".join(
+        f'<th class="number">{what}, layer {i + 1}</th>' for what in ("made", "not made") for i in range(layers)
+    )
+    rows = ""
+    for kind in run.kinds:
+        found = [item(run.last, "worth", key, kind, i) for key in ("per_read", "per_skip") for i in range(layers)]
+        cells = "".join(f'<td class="number">{escape(short(number(value)))}</td>' for value in found)
+        rows += f'<tr><th scope="row">{escape(kind)}</th>{cells}</tr>'
+    top = f"<tr><th>nats a read</th>{head}</tr>"
+    return f'<div class="scroll"><table><thead>{top}</thead><tbody>{rows}</tbody></table></div>'
+
+
 def glossary() -> str:
     rows = "".join(
         f"<tr><th scope='row'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in GLOSSARY.items()

@@ -18,6 +18,8 @@ class OptimizerConfig(StrictConfig):
     """Peak learning rate."""
     semantic: float = 1.0
     """Rate of semantic memory relative to the others (the paper: 0.1)."""
+    onlookers: float = 1.0
+    """Rate of what learns about the model without shaping it (contradiction index, û), likewise."""
     beta1: float = 0.9
     beta2: float = 0.98
     decay: float = 0.01
@@ -34,6 +36,7 @@ class OptimizerConfig(StrictConfig):
     def __post_init__(self) -> None:
         check_number("optimizer.rate", self.rate, 0, open_low=True)
         check_number("optimizer.semantic", self.semantic, 0)
+        check_number("optimizer.onlookers", self.onlookers, 0)
         check_number("optimizer.beta1", self.beta1, 0, 1)
         check_number("optimizer.beta2", self.beta2, 0, 1)
         check_number("optimizer.decay", self.decay, 0)

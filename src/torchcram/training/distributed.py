@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from torchcram import processes
-from torchcram.memory import BlockOutput
+from torchcram.memory import BlockOutput, ContradictionIndex
 from torchcram.models.cram import Cram, CramOutput
 from torchcram.strict import check_choice, reject
 from torchcram.tasks import Examples
@@ -161,13 +161,17 @@ class _Step(nn.Module):
 def _shard(model: Cram, world: World) -> None:
     """Shard each layer by itself, then what is left."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(world.device.type, (world.size,))  # by default all would be moved to a GPU if there is one
     _tell_of_outputs()
     # No output of a layer is changed in place, which is what it warns of.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in model.blocks:
+        if isinstance(block.index, ContradictionIndex):  # it is asked and taught by methods of its own
+            fully_shard(block.index, mesh=mesh)
+            for method in ("choose", "consult", "loss"):
+                register_fsdp_forward_method(block.index, method)
         fully_shard(block, mesh=mesh)
     # Resharded after the forward pass too, or evaluations would leave whole parameters in the place of the shards.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)

@@ -19,7 +19,8 @@ HELD_OUT = 1 << 40
 """Added to the seed for evaluation batches, which training never sees."""
 BINS = 20
 """Of the histograms of q, which cover 0 to 1 evenly."""
-_AT_ONCE = 131_072  # positions of a forward pass
+AT_ONCE = 131_072
+"""Positions of a forward pass."""
 _SHOWN = 512  # positions of the sample sequence
 
 
@@ -33,8 +34,8 @@ class Evaluation:
     """Of each head, per scored position."""
     kind_reads: dict[str, list[float]]
     """Share of positions of each kind that read: in any layer, then in each."""
-    kind_hits: dict[str, list[float]]
-    """Share of positions of each kind that the contradiction index makes read: in any layer, then in each."""
+    kind_hits: dict[str, float]
+    """Share of positions of each kind that ask for what the contradiction index holds."""
     quality: dict[str, list[float]]
     """Mean q of the positions of each kind, in each layer."""
     histograms: dict[str, list[list[int]]]
@@ -74,7 +75,7 @@ def evaluate(
     """
     device = model.norm.weight.device
     kinds = len(task.kinds)
-    chunk = chunk or max(1, _AT_ONCE // task.length)
+    chunk = chunk or max(1, AT_ONCE // task.length)
     totals: dict[str, Tensor] = {}
     ledger: Ledger | None = None
     sample: Sample | None = None
@@ -96,10 +97,9 @@ def evaluate(
             quality = torch.stack([layer.quality for layer in out.layers], dim=-1).flatten(0, 1).double()
             found["positions"] = _sums(kind, torch.ones_like(reads[:, :1]), kinds)
             found["reads"] = _sums(kind, torch.cat([reads.amax(1, keepdim=True), reads], dim=1), kinds)
-            none = torch.zeros_like(out.timeline.mask)
-            hit = [none if layer.hits is None else layer.hits for layer in out.layers]
-            hits = torch.stack(hit, dim=-1).flatten(0, 1).double()
-            found["hits"] = _sums(kind, torch.cat([hits.amax(1, keepdim=True), hits], dim=1), kinds)
+            hits = out.guidance.hits if out.guidance is not None else None
+            hits = torch.zeros_like(out.timeline.mask) if hits is None else hits
+            found["hits"] = _sums(kind, hits.flatten().unsqueeze(1).double(), kinds)
             found["quality"] = _sums(kind, quality, kinds)
             cell = kind.unsqueeze(1) * BINS + (quality * BINS).long().clamp(0, BINS - 1)
             found["histogram"] = quality.new_zeros(kinds * BINS, quality.shape[1])
@@ -110,7 +110,8 @@ def evaluate(
     assert sample is not None
     totals = dict(zip(totals, processes.totals(*totals.values()), strict=True))
     size = totals["positions"].clamp_min(1)
-    read_shares, hit_shares, qualities = ((totals[name] / size).tolist() for name in ("reads", "hits", "quality"))
+    read_shares, qualities = ((totals[name] / size).tolist() for name in ("reads", "quality"))
+    hit_shares = (totals["hits"] / size).squeeze(1).tolist()
     histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()
     sums = {name: value.item() for name, value in totals.items() if value.dim() == 0}
     return Evaluation(

@@ -26,6 +26,7 @@ from torchcram.training.config import RunConfig
 from torchcram.training.decisions import Decisions
 from torchcram.training.distributed import World
 from torchcram.training.evaluate import Evaluation, evaluate
+from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
@@ -52,6 +53,8 @@ class Progress:
     """Share of those positions audited in a layer, averaged over layers."""
     skipped: int
     """Steps so far that were left out because their loss was not finite."""
+    worth: Worth | None = None
+    """What reads are worth; at the end, if they were released."""
 
     def entry(self) -> dict[str, Any]:
         """A line of the metrics."""
@@ -74,6 +77,7 @@ class Progress:
             "quality": self.evaluation.quality,
             "mean_quality": self.evaluation.mean_quality,
             "histograms": self.evaluation.histograms,
+            "worth": self.worth.to_dict() if self.worth is not None else None,
             "sample": dataclasses.asdict(self.evaluation.sample),
         }
 
@@ -106,8 +110,8 @@ class Trainer:
                 block.compile_parts()  # type: ignore[operator]
         self._shared_loss = self.world.spread(self.model, self._loss)
         self.optimizer = optimizer.build(self.model, config.optimizer)
-        index = config.model.contradiction.rank > 0
-        self.consolidator = Consolidator(config.consolidation, main=self.task.main, index=index)
+        self._clipped = optimizer.clipped_together(self.model)
+        self.consolidator = Consolidator(config.consolidation, main=self.task.main)
         self.step = 0
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
@@ -145,6 +149,8 @@ class Trainer:
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
                 evaluation = self.evaluate()
+                ending = self.step == c.steps and self.consolidator.released_at is not None
+                worth = self.worth() if ending else None
                 self.seconds = time.perf_counter() - begun
                 yield Progress(
                     step=self.step,
@@ -158,6 +164,7 @@ class Trainer:
                     step_seconds=spent / max(1, self.step - since),
                     seconds=self.seconds,
                     skipped=self.skipped,
+                    worth=worth,
                 )
                 spent, since = 0.0, self.step
             self.seconds = time.perf_counter() - begun
@@ -179,9 +186,12 @@ class Trainer:
             loss = self._shared_loss(examples)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
-        norm = self.world.whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.optimizer.clip))
-        value, size = torch.stack([self.world.mean(loss.detach().float()), norm.float()]).tolist()
-        if not math.isfinite(value) or not math.isfinite(size):
+        norms = [
+            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, c.optimizer.clip)).float()
+            for parameters in self._clipped
+        ]
+        value, *sizes = torch.stack([self.world.mean(loss.detach().float()), *norms]).tolist()
+        if not all(map(math.isfinite, (value, *sizes))):
             return math.nan
         self.optimizer.step()
         self.decisions.record(self.step, examples.pattern, self._routing)
@@ -233,6 +243,19 @@ class Trainer:
         plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
         with self.world.sharing(), plain:
             return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
+
+    def worth(self, *, seed: int | None = None, rows: int | None = None) -> Worth:
+        """What reads are worth on held-out sequences."""
+        c = self.config
+        plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
+        with self.world.sharing(), plain:
+            return measure(
+                self.model,
+                self.task,
+                seed=c.seed if seed is None else seed,
+                rows=rows or c.evaluate_rows,
+                bf16=c.bf16,
+            )
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""

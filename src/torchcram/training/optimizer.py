@@ -7,35 +7,45 @@ import math
 import torch
 from torch import nn
 
-from torchcram.memory import ContradictionIndex, QualityEstimator, Router, SemanticMemory
+from torchcram.memory import ContradictionIndex, QualityEstimator, Router, SemanticMemory, WorthEstimator
 from torchcram.training.config import OptimizerConfig
+
+_ONLOOKERS = ContradictionIndex, WorthEstimator  # they learn about the model, and do not shape it
 
 
 def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over three groups: matrices (decayed), the rest, and semantic memory at its own rate."""
-    apart = {
-        p
-        for m in model.modules()
-        if isinstance(m, Router | QualityEstimator | ContradictionIndex | nn.Embedding)
-        for p in m.parameters()
-    }
-    semantic = {p for m in model.modules() if isinstance(m, SemanticMemory) for p in m.parameters()}
-    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "semantic": []}
+    """AdamW over four groups: matrices (decayed), the rest, semantic memory and onlookers at rates of their own."""
+    apart = _parameters(model, Router, QualityEstimator, nn.Embedding)
+    semantic, onlookers = _parameters(model, SemanticMemory), _parameters(model, *_ONLOOKERS)
+    groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "semantic": [], "onlookers": []}
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
         plain = parameter in apart or parameter.dim() < 2
-        groups["semantic" if parameter in semantic else "plain" if plain else "decayed"].append(parameter)
+        name = "semantic" if parameter in semantic else "plain" if plain else "decayed"
+        groups["onlookers" if parameter in onlookers else name].append(parameter)
     return torch.optim.AdamW(
         [
             {"params": groups["decayed"], "weight_decay": config.decay, "scale": 1.0},
             {"params": groups["plain"], "weight_decay": 0.0, "scale": 1.0},
             {"params": groups["semantic"], "weight_decay": config.decay, "scale": config.semantic},
+            *([{"params": groups["onlookers"], "weight_decay": 0.0, "scale": config.onlookers}] if onlookers else []),
         ],
         lr=config.rate,
         betas=(config.beta1, config.beta2),
         fused=next(model.parameters()).is_cuda,
     )
+
+
+def clipped_together(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The model's own parameters, and those of onlookers: the gradients of neither may drown the others'."""
+    onlookers = _parameters(model, *_ONLOOKERS)
+    own = [p for p in model.parameters() if p not in onlookers]
+    return [own, [p for p in model.parameters() if p in onlookers]] if onlookers else [own]
+
+
+def _parameters(model: nn.Module, *kinds: type[nn.Module]) -> set[nn.Parameter]:
+    return {p for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
 
 
 def rate(config: OptimizerConfig, step: int, steps: int) -> float:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import choose
 from torchcram.ops.read import fast, reference
-from torchcram.ops.records import Events, Rows
+from torchcram.ops.records import BONUS, Events, Rows
+
+__all__ = ["BONUS", "Read", "episodic_read"]
 
 
 class Read(NamedTuple):
@@ -42,12 +44,14 @@ def episodic_read(
     rows: Rows,
     row_time: Tensor,
     events: Events,
+    target: Tensor | None = None,
 ) -> Read:
     """softmax over readable events of q·k/√d + strength + recency · log(1 + age), times the values.
 
     query [B, R, H, d] of the given rows; key, value [B, E, H, d]; strength [B, E], log of the write priority's
     sigmoid; recency [H]; row_time [B, R] and events.time in units of τ₀, float64. Event i is readable at row t iff
-    written_i < t ≤ expires_i; events come in the order of writing. Differentiable in query, key, value, strength
-    and recency.
+    written_i < t ≤ expires_i; events come in the order of writing. target [B, R]: number of the event that a row is
+    thought to ask for, whose score is `BONUS` higher; -1: none. Differentiable in query, key, value, strength and
+    recency.
     """
-    return Read(*choose(_FORMS, query)(query, key, value, strength, recency, rows, row_time, events))
+    return Read(*choose(_FORMS, query)(query, key, value, strength, recency, rows, row_time, events, target))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchcram.ops.records import Events, Rows
+from torchcram.ops.records import BONUS, Events, Rows
 from torchcram.ops.rows.fast import compact, gather_rows
 
 _TILE_SCORES = 1 << 22  # scores held at once, B·H·rows·events: 16 MiB in float32
@@ -23,6 +23,7 @@ def episodic_read(
     rows: Rows,
     row_time: Tensor,
     events: Events,
+    target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if query.shape[1] == 0 or key.shape[1] == 0:
         nothing = query * 0.0
@@ -35,7 +36,12 @@ def episodic_read(
     wide = torch.promote_types(torch.promote_types(query.dtype, strength.dtype), torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         found, mass, pairs = _Read.apply(  # type: ignore[no-untyped-call]
-            *(x.to(wide) for x in (query, key, value, strength, recency)), rows.at, rows.valid, row_time, *events
+            *(x.to(wide) for x in (query, key, value, strength, recency)),
+            rows.at,
+            rows.valid,
+            row_time,
+            target,
+            *events,
         )
     return found.to(query.dtype), mass, pairs
 
@@ -52,6 +58,7 @@ class _Read(torch.autograd.Function):
         at: Tensor,
         valid: Tensor,
         row_time: Tensor,
+        target: Tensor | None,
         written: Tensor,
         expires: Tensor,
         time: Tensor,
@@ -66,21 +73,24 @@ class _Read(torch.autograd.Function):
         for tile in ctx.tiles:
             k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
             readable, age = _view(tile, at, valid, row_time, events, q.dtype)
-            weights = _weights(q[:, :, tile.rows], k, tile.take(strength), recency, readable, age)
+            strong = _strengths(tile, strength, target)
+            weights = _weights(q[:, :, tile.rows], k, strong, recency, readable, age)
             count = readable.sum(2)
             filled = (count > 0).to(q.dtype).unsqueeze(1)  # [B, 1, r]
             torch.mul(weights @ v, filled.unsqueeze(-1), out=out[:, :, tile.rows])
             each = (filled / heads).expand(-1, heads, -1).reshape(batch, 1, -1)
             tile.add(mass, (each @ weights.flatten(1, 2)).squeeze(1))
             pairs += count.sum(1)
-        ctx.save_for_backward(query, key, value, strength, recency, at, valid, row_time, written, expires, time, out)
+        ctx.save_for_backward(
+            query, key, value, strength, recency, at, valid, row_time, target, written, expires, time, out
+        )
         ctx.mark_non_differentiable(mass, pairs)
         return out.transpose(1, 2), mass, pairs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _mass: Tensor, _pairs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, strength, recency, at, valid, row_time, *when, out = ctx.saved_tensors
+        query, key, value, strength, recency, at, valid, row_time, target, *when, out = ctx.saved_tensors
         q, g = query.transpose(1, 2), grad.transpose(1, 2)
         events = Events(*when)
         scale = 1 / math.sqrt(q.shape[-1])
@@ -91,7 +101,7 @@ class _Read(torch.autograd.Function):
             k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
             readable, age = _view(tile, at, valid, row_time, events, q.dtype)
             tile_q = q[:, :, tile.rows]
-            weights = _weights(tile_q, k, tile.take(strength), recency, readable, age)
+            weights = _weights(tile_q, k, _strengths(tile, strength, target), recency, readable, age)
             tile_g = g[:, :, tile.rows] * readable.any(2)[:, None, :, None]
             tile.add(grad_v, (weights.transpose(2, 3) @ tile_g).transpose(1, 2))
             grad_s = (tile_g @ v.transpose(2, 3)).sub_(inner[:, :, tile.rows]).mul_(weights)
@@ -99,7 +109,7 @@ class _Read(torch.autograd.Function):
             tile.add(grad_k, (grad_s.transpose(2, 3) @ tile_q).mul_(scale).transpose(1, 2))
             tile.add(grad_strength, grad_s.sum((1, 2)))
             grad_recency += torch.einsum("bhre,bre->h", grad_s, age)
-        return grad_q.transpose(1, 2), grad_k, grad_v, grad_strength, grad_recency, None, None, None, None, None, None
+        return grad_q.transpose(1, 2), grad_k, grad_v, grad_strength, grad_recency, *(None,) * 7
 
 
 class _Tile(NamedTuple):
@@ -158,6 +168,15 @@ def _view(
     return readable, age.clamp_min_(0).log1p_()
 
 
+def _strengths(tile: _Tile, strength: Tensor, target: Tensor | None) -> Tensor:
+    """What is added to a tile's scores, [B, 1 or r, e]: strengths, and the bonus of what rows are thought to want."""
+    strong = tile.take(strength).unsqueeze(1)
+    if target is None:
+        return strong
+    number = tile.take(torch.arange(strength.shape[1], device=strength.device).expand(strength.shape))
+    return strong + BONUS * (number.unsqueeze(1) == target[:, tile.rows, None])
+
+
 def _weights(q: Tensor, k: Tensor, strength: Tensor, recency: Tensor, readable: Tensor, age: Tensor) -> Tensor:
     """Attention weights [B, H, r, e]: exactly 0 for what a row may not read.
 
@@ -166,7 +185,7 @@ def _weights(q: Tensor, k: Tensor, strength: Tensor, recency: Tensor, readable: 
     """
     batch, heads, rows, size = q.shape
     events = k.shape[2]
-    shared = torch.where(readable, strength.unsqueeze(1), torch.finfo(q.dtype).min / 2)
+    shared = torch.where(readable, strength, torch.finfo(q.dtype).min / 2)
     scores = torch.addcmul(shared.unsqueeze(1), recency.view(-1, 1, 1), age.unsqueeze(1)).view(-1, rows, events)
     scores.baddbmm_(
         q.reshape(batch * heads, rows, size),

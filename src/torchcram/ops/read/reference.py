@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchcram.ops.records import Events, Rows
+from torchcram.ops.records import BONUS, Events, Rows
 
 
 def episodic_read(
@@ -17,6 +17,7 @@ def episodic_read(
     rows: Rows,
     row_time: Tensor,
     events: Events,
+    target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, size = query.shape[0], query.shape[-1]
     out = query * 0.0
@@ -30,6 +31,8 @@ def episodic_read(
         age = torch.log1p(row_time[b, r] - events.time[b, readable]).to(query.dtype)
         scores = torch.einsum("hd,ehd->eh", query[b, r], key[b, readable]) / math.sqrt(size)
         scores = scores + strength[b, readable, None] + recency * age[:, None]
+        if target is not None:
+            scores = scores + BONUS * (readable == target[b, r])[:, None]
         weights = torch.softmax(scores, dim=0)
         out[b, r] = torch.einsum("eh,ehd->hd", weights, value[b, readable])
         mass[b, readable] += weights.detach().mean(1)

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcram.ops.dispatch import on_device
-from torchcram.ops.records import Events, Rows
+from torchcram.ops.records import BONUS, Events, Rows
 
 LARGEST = 256
 """Largest size of a head that the kernels are made for."""
 _SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
 _NEVER = 1 << 30  # position of a row that is padding: no event lasts that long
 _LOG2E = tl.constexpr(1.4426950408889634)
+_BONUS = tl.constexpr(BONUS * 1.4426950408889634)
 
 
 def episodic_read(
@@ -33,9 +34,10 @@ def episodic_read(
     rows: Rows,
     row_time: Tensor,
     events: Events,
+    target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     out, mass, pairs = _Read.apply(
-        query, key, value, strength.float(), recency.float(), rows.at, rows.valid, row_time, *events
+        query, key, value, strength.float(), recency.float(), rows.at, rows.valid, row_time, target, *events
     )
     return out, mass, pairs
 
@@ -44,6 +46,7 @@ class _Times(NamedTuple):
     """A call's positions and times as the kernels want them: contiguous, 32 bits wide."""
 
     at: Tensor
+    target: Tensor
     row_high: Tensor
     row_low: Tensor
     written: Tensor
@@ -52,9 +55,10 @@ class _Times(NamedTuple):
     event_low: Tensor
 
     @classmethod
-    def of(cls, at: Tensor, valid: Tensor, row_time: Tensor, events: Events) -> "_Times":
+    def of(cls, at: Tensor, valid: Tensor, row_time: Tensor, target: Tensor | None, events: Events) -> "_Times":
         return cls(
             at.masked_fill(~valid, _NEVER).int().contiguous(),
+            (torch.full_like(at, -1) if target is None else target).int().contiguous(),
             *_halves(row_time),
             events.written.int().contiguous(),
             events.expires.int().contiguous(),
@@ -79,6 +83,7 @@ class _Read(torch.autograd.Function):
         at: Tensor,
         valid: Tensor,
         row_time: Tensor,
+        target: Tensor | None,
         *when: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         batch, count, heads, size = query.shape
@@ -93,7 +98,7 @@ class _Read(torch.autograd.Function):
         if ctx.empty:
             ctx.save_for_backward(q, k, v, strength, recency)
             return out, mass, pairs
-        times = _Times.of(at, valid, row_time, Events(*when))
+        times = _Times.of(at, valid, row_time, target, Events(*when))
         plan = _Plan.of(times, q)
         shape = (count, total, heads, 1 / math.sqrt(size))
         with on_device(q):
@@ -112,7 +117,7 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _mass_grad: Tensor, _pairs_grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.empty:
             grads = tuple(torch.zeros_like(x) for x in ctx.saved_tensors)
-            return *grads, *(None,) * 6
+            return *grads, *(None,) * 7
         q, k, v, strength, recency, *times, out, log_total = ctx.saved_tensors
         plan: _Plan = ctx.plan
         batch, count, heads, size = q.shape
@@ -158,7 +163,7 @@ class _Read(torch.autograd.Function):
                 plan.event_tiles,
                 **plan.meta,
             )
-        return (grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2)), *(None,) * 6)
+        return (grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2)), *(None,) * 7)
 
 
 class _Plan(NamedTuple):
@@ -251,13 +256,14 @@ def _store(X, x, batch, count, heads, head, index, SIZE: tl.constexpr, WIDTH: tl
 
 
 @triton.jit
-def _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row):
-    """Position and time of some rows; padding reads nothing."""
+def _rows_at(AT, TARGET, ROW_HIGH, ROW_LOW, batch, count, row):
+    """Position of some rows, the event each is thought to ask for, and their times; padding reads nothing."""
     inside = row < count
     at = tl.load(AT + batch * count + row, mask=inside, other=1 << 30)
+    target = tl.load(TARGET + batch * count + row, mask=inside, other=-1)
     high = tl.load(ROW_HIGH + batch * count + row, mask=inside, other=0.0)
     low = tl.load(ROW_LOW + batch * count + row, mask=inside, other=0.0)
-    return at, high, low
+    return at, target, high, low
 
 
 @triton.jit
@@ -274,13 +280,28 @@ def _events_at(WRITTEN, EXPIRES, EVENT_HIGH, EVENT_LOW, STRENGTH, batch, total, 
 
 @triton.jit
 def _scores(
-    q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION: tl.constexpr
+    q,
+    k,
+    at,
+    target,
+    row_high,
+    row_low,
+    event,
+    written,
+    expires,
+    high,
+    low,
+    strength,
+    recency,
+    scale,
+    PRECISION: tl.constexpr,
 ):
     """Scores in powers of 2, what is readable, and log2(1 + age); each [rows, events]."""
     readable = (written[None, :] < at[:, None]) & (at[:, None] <= expires[None, :])
     age = (row_high[:, None] - high[None, :]) + (row_low[:, None] - low[None, :])
     logs = tl.log2(1.0 + tl.maximum(age, 0.0))
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * _LOG2E)
+    scores += tl.where(event[None, :] == target[:, None], _BONUS, 0.0)
     return scores + strength[None, :] + recency * logs, readable, logs
 
 
@@ -292,6 +313,7 @@ def _forward(
     STRENGTH,
     RECENCY,
     AT,
+    TARGET,
     ROW_HIGH,
     ROW_LOW,
     WRITTEN,
@@ -314,7 +336,7 @@ def _forward(
 ):
     tile, batch, head = tl.program_id(1), tl.program_id(0) // heads, tl.program_id(0) % heads
     row = tile * ROWS + tl.arange(0, ROWS)
-    at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
+    at, target, row_high, row_low = _rows_at(AT, TARGET, ROW_HIGH, ROW_LOW, batch, count, row)
     q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
     recency = tl.load(RECENCY + head)
     top = tl.full((ROWS,), -1e30, tl.float32)
@@ -329,7 +351,7 @@ def _forward(
         )
         k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
         scores, readable, _ = _scores(
-            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+            q, k, at, target, row_high, row_low, event, written, expires, high, low, strength, recency, scale, PRECISION
         )
         higher = tl.maximum(top, tl.max(tl.where(readable, scores, -1e30), 1))
         weights = tl.where(readable, tl.exp2(scores - higher[:, None]), 0.0)
@@ -352,6 +374,7 @@ def _mass(
     STRENGTH,
     RECENCY,
     AT,
+    TARGET,
     ROW_HIGH,
     ROW_LOW,
     WRITTEN,
@@ -385,11 +408,25 @@ def _mass(
         recency = tl.load(RECENCY + head)
         for start in range(begin, end, ROWS):
             row = start + tl.arange(0, ROWS)
-            at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
+            at, target, row_high, row_low = _rows_at(AT, TARGET, ROW_HIGH, ROW_LOW, batch, count, row)
             q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
             log_total = tl.load(LOG_TOTAL + (batch * heads + head) * count + row, mask=row < count, other=0.0)
             scores, readable, _ = _scores(
-                q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+                q,
+                k,
+                at,
+                target,
+                row_high,
+                row_low,
+                event,
+                written,
+                expires,
+                high,
+                low,
+                strength,
+                recency,
+                scale,
+                PRECISION,
             )
             mass += tl.sum(tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0), 0)
     tl.store(MASS + batch * total + event, mass / heads, mask=event < total)
@@ -403,6 +440,7 @@ def _backward_rows(
     STRENGTH,
     RECENCY,
     AT,
+    TARGET,
     ROW_HIGH,
     ROW_LOW,
     WRITTEN,
@@ -427,7 +465,7 @@ def _backward_rows(
 ):
     tile, batch, head = tl.program_id(1), tl.program_id(0) // heads, tl.program_id(0) % heads
     row = tile * ROWS + tl.arange(0, ROWS)
-    at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
+    at, target, row_high, row_low = _rows_at(AT, TARGET, ROW_HIGH, ROW_LOW, batch, count, row)
     q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
     grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
     place = (batch * heads + head) * count + row
@@ -445,7 +483,7 @@ def _backward_rows(
         k = _load(K, batch, total, heads, head, event, SIZE, WIDTH)
         v = _load(V, batch, total, heads, head, event, SIZE, WIDTH)
         scores, readable, _ = _scores(
-            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+            q, k, at, target, row_high, row_low, event, written, expires, high, low, strength, recency, scale, PRECISION
         )
         weights = tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0)
         slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
@@ -461,6 +499,7 @@ def _backward_events(
     STRENGTH,
     RECENCY,
     AT,
+    TARGET,
     ROW_HIGH,
     ROW_LOW,
     WRITTEN,
@@ -503,14 +542,14 @@ def _backward_events(
     end = tl.load(END + batch * tiles + tile)
     for start in range(begin, end, ROWS):
         row = start + tl.arange(0, ROWS)
-        at, row_high, row_low = _rows_at(AT, ROW_HIGH, ROW_LOW, batch, count, row)
+        at, target, row_high, row_low = _rows_at(AT, TARGET, ROW_HIGH, ROW_LOW, batch, count, row)
         q = _load(Q, batch, count, heads, head, row, SIZE, WIDTH)
         grad = _load(GRAD, batch, count, heads, head, row, SIZE, WIDTH)
         place = (batch * heads + head) * count + row
         log_total = tl.load(LOG_TOTAL + place, mask=row < count, other=0.0)
         inner = tl.load(INNER + place, mask=row < count, other=0.0)
         scores, readable, logs = _scores(
-            q, k, at, row_high, row_low, written, expires, high, low, strength, recency, scale, PRECISION
+            q, k, at, target, row_high, row_low, event, written, expires, high, low, strength, recency, scale, PRECISION
         )
         weights = tl.where(readable, tl.exp2(scores - log_total[:, None]), 0.0)
         grad_v += tl.dot(tl.trans(weights.to(grad.dtype)), grad, input_precision=PRECISION)

@@ -1,0 +1,48 @@
+"""Running mean and variance of rows, over all processes."""
+
+import torch
+from torch import Tensor, nn
+
+from torchcram import processes
+
+
+class RunningMoments(nn.Module):
+    """Mean [D] and mean square of rows x [D], each call's moved in by the momentum; 0 and 1 before the first."""
+
+    mean: Tensor
+    mean_square: Tensor
+    seen: Tensor
+
+    def __init__(self, width: int, momentum: float = 0.01) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("mean_square", torch.ones(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def variance(self) -> Tensor:
+        """Mean squared distance from the running mean; single rows have one too, though no spread of their own."""
+        variance = wide(self.mean_square) - wide(self.mean).square().sum()
+        return variance.clamp_min(torch.finfo(torch.float32).tiny)
+
+    @torch.no_grad()
+    def observe(self, x: Tensor, valid: Tensor) -> None:
+        """Let the rows x [B, R, D] that are valid [B, R] move the running means."""
+        x = wide(x).masked_fill(~valid.unsqueeze(-1), 0)
+        count, mean, square = processes.totals(valid.sum(), x.sum((0, 1)), x.square().sum())
+        mean, square = mean / count.clamp_min(1), square / count.clamp_min(1)
+        # The first calls weigh alike, later ones by the momentum.
+        # A call whose rows are not finite, or that has none, leaves no trace: NaN would never go away again.
+        counts = (count > 0) & square.isfinite()
+        step = torch.clamp(1 / (self.seen + 1), min=self.momentum).to(mean.dtype)
+        self.mean.copy_(torch.where(counts, torch.lerp(wide(self.mean), mean, step), wide(self.mean)))
+        self.mean_square.copy_(
+            torch.where(counts, torch.lerp(wide(self.mean_square), square, step), wide(self.mean_square))
+        )
+        self.seen += counts
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums of squares need it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
