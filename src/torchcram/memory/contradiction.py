@@ -18,7 +18,7 @@ from torchcram.ops import Rows, compact, gather_rows, scatter_rows
 
 _LIKELY = -2.5  # logit from which on a write is looked at, and a token looks ...
 _LAG = 1.0  # ... unless it is likelier to be the other, by this
-_NEAR = 0.38  # of the variance of what is read: what is nearer to what was expected says nothing new
+_NEAR = 0.3  # of the variance of what is read: what is nearer to what was expected says nothing new
 _LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
 _WITNESSES = 64  # tokens of a sequence that the index learns from
