@@ -100,7 +100,7 @@ class ContradictionConfig(StrictConfig):
 
     rank: int = 0
     """Length of the codes that writes are entered with and asked for by, 32 for instance; 0 is no index."""
-    entries: int = 512
+    entries: int = 4096
     """Writes that the index holds, the latest; what they say is in the buffers, if it is still there."""
 
     def __post_init__(self) -> None:

@@ -77,6 +77,19 @@ def test_export_writes_a_model_that_can_be_loaded(tmp_path):
     assert Cram.from_pretrained(tmp_path / "model").config.episodic.trained_length is not None
 
 
+def test_staleness_tells_of_each_run(tmp_path):
+    out = str(tmp_path / "run")
+    run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1")
+    few = ("--rows", "2", "--positions", "100")
+    told = run("staleness", out, *few).output
+    assert "override 50%" in told
+    assert "alarm:" in told
+    rows = json.loads(run("staleness", out, out, *few, "--json", "-").output)["rows"]
+    assert len(rows) == 14
+    assert rows[0]["what"] == "no override"
+    assert (rows[0]["seed"], rows[0]["trained_overridden"], rows[0]["signal"]) == (0, 0.0, "quality")
+
+
 def test_evaluate_refuses_a_task_of_other_keys(tmp_path):
     run("train", "srcd", "--out", str(tmp_path / "run"), *SMALL, "--set", "steps=1")
     done = run("evaluate", str(tmp_path / "run"), "--set", "task.values=9")

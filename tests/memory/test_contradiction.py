@@ -144,17 +144,17 @@ def test_whom_it_learns_from():
     """Of those likely to ask all that were drawn; never padding, and no more witnesses than are needed."""
     index, u, timeline = stream()
     lot = chance(2, LENGTH, seed=9)
-    chosen, given, rows = index.choose(u, timeline.mask, lot, 0.6, 0.2)
     likely, _ = index.roles(u, timeline.mask)
+    chosen, given, rows = index.choose(likely, timeline.mask, lot, 0.2)
     assert likely.any()
     assert (~likely & timeline.mask).any()
-    assert torch.equal(given, torch.where(likely, 0.6, 0.2))
+    assert torch.equal(given, torch.where(likely, 1.0, 0.2))
     assert torch.equal(chosen, (lot < given) & timeline.mask)
     assert [row[valid].tolist() for row, valid in zip(rows.at, rows.valid, strict=True)] == [
         row.nonzero().flatten().tolist() for row in chosen
     ]
-    many = torch.cat([u] * 4, 1), torch.cat([timeline.mask] * 4, 1), chance(2, 4 * LENGTH, seed=10)
-    chosen, given, rows = index.choose(*many, 1.0, 1.0)
+    many = torch.cat([likely] * 4, 1), torch.cat([timeline.mask] * 4, 1), chance(2, 4 * LENGTH, seed=10)
+    chosen, given, rows = index.choose(*many, 1.0)
     assert rows.at.shape == (2, 64)
     for row in range(2):
         lowest = many[2][row].masked_fill(~many[1][row], 2).argsort()[:64].sort().values

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.report.runs import STORY, entry, write
+from tests.report.runs import KINDS, STORY, entry, write
 from tests.training.test_loop import trainer
 from torchcram import report
 from torchcram.training.run import RunFolder
@@ -156,6 +156,27 @@ def test_distributions_of_quality_are_shown_for_each_kind_and_layer(tmp_path):
         for layer in (1, 2):
             assert f'aria-label="Quality of {kind} in layer {layer}"' in text
     assert "before release, step 250" in words(text)
+
+
+def test_what_reads_are_worth_is_told_by_kind_and_layer(tmp_path):
+    told = {
+        "per_read": {kind: [None, 2.5 if kind == "novel" else None] for kind in KINDS},
+        "per_skip": {kind: [0.001, 0.002] for kind in KINDS},
+        "reads": 2.5,
+        "skips": 0.0015,
+        "utility": [[0.005, 0.004, 900.0], [2.0, 2.5, 30.0]],
+        "quality": [[0.15, 0.2, 40.0], [0.95, 0.9, 800.0]],
+    }
+    ended = [*STORY[:-1], {**STORY[-1], "worth": told}]
+    html = page(write(tmp_path / "run", ended))
+    seen = words(html)
+    assert "A read made is worth 2.5 nats, one not made would have been worth 0.0015" in seen
+    assert "made, layer 2" in seen
+    assert "What û foretells of a read" in seen
+    assert "What q̂ foretells of recall" in seen
+    bare = words(page(write(tmp_path / "bare", [*STORY[:-1], {**STORY[-1], "worth": {**told, "utility": []}}])))
+    assert "What û foretells" not in bare
+    assert "is worth" not in words(page(write(tmp_path / "none")))
 
 
 def test_what_comes_from_files_is_escaped(tmp_path):

@@ -106,6 +106,20 @@ def evaluate(
 
 
 @app.command()
+def staleness(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs on SRCD, e.g. one a seed.")],
+    rows: Annotated[int, typer.Option(help="Held-out sequences of each case.", min=1)] = 512,
+    positions: Annotated[int, typer.Option(help="Positions to listen to for false alarms.", min=1)] = 1_000_000,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """What runs do where the context contradicts what they have learned: overrides, drift, another table."""
+    from torchcram.cli import staleness
+
+    staleness.run(runs, rows=rows, positions=positions, device=device, json=json)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
     out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,

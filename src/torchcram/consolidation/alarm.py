@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 from torchcram.strict import check_number
 
-_RATES = (0.1, 0.3, 0.9)  # rates of surprise after a change that the alarm looks out for
+_TIMES = (2, 5, 15, 45)  # as often as expected: what the alarm looks out for, ...
+_MOST = 0.95  # ... and not more than this
 
 
 @dataclass(kw_only=True)
 class DriftAlarm:
     """Rings when surprises, normally rare, become common. A surprise is a check that found memory to be wrong.
 
-        alarm = DriftAlarm(expected=0.02)
+        alarm = DriftAlarm()
         for chunk in stream:
             out = model(chunk, state=state)
             if alarm.observe(out.surprises()):
@@ -27,7 +28,7 @@ class DriftAlarm:
     one within n checks is at most n / `every`.
     """
 
-    expected: float = 0.02
+    expected: float = 0.15
     """Rate of surprises while nothing has changed, at most."""
     every: float = 1e8
     """Checks between false alarms, on average at least."""
@@ -35,24 +36,26 @@ class DriftAlarm:
     """Seen so far."""
     rang_at: list[int] = field(default_factory=list)
     """After which checks it rang."""
-    level: list[float] = field(default_factory=lambda: [-math.inf] * len(_RATES))
+    level: list[float] = field(default_factory=list)
     """log R for each rate."""
 
     def __post_init__(self) -> None:
-        check_number("alarm.expected", self.expected, 0, _RATES[0] / 2, open_low=True)
+        check_number("alarm.expected", self.expected, 0, 0.4, open_low=True)
         check_number("alarm.every", self.every, 1)
+        self.level = self.level or [-math.inf] * len(_TIMES)
 
     def observe(self, surprises: Iterable[bool]) -> bool:
         """Take in checks, in order; True if it rang. It starts anew after each ring."""
         rings = len(self.rang_at)
         for surprise in surprises:
             self.checks += 1
-            for number, rate in enumerate(_RATES):
+            for number, times in enumerate(_TIMES):
+                rate = min(_MOST, times * self.expected)
                 ratio = rate / self.expected if surprise else (1 - rate) / (1 - self.expected)
                 self.level[number] = _log1p_exp(self.level[number]) + math.log(ratio)
             if _mean_exp(self.level) >= self.every:
                 self.rang_at.append(self.checks)
-                self.level = [-math.inf] * len(_RATES)
+                self.level = [-math.inf] * len(_TIMES)
         return len(self.rang_at) > rings
 
 

@@ -34,6 +34,8 @@ class ConsolidationConfig(StrictConfig):
     """Share of skipping tokens read all the same, to learn from."""
     trial: float = 0.1
     """With `utility`: share of the reads of which a random part is used, to learn what they are worth."""
+    lessons: int = 4
+    """Steps from one lesson of a contradiction index to the next, once the price has risen; until then all are."""
     skip: float = 0.1
     """Share of tokens that do not read while acquiring, so that reads are missed only where they matter."""
     temperature: float = 0.5
@@ -69,6 +71,7 @@ class ConsolidationConfig(StrictConfig):
         check_integer("consolidation.ramp", self.ramp, 1)
         check_number("consolidation.audit", self.audit, 0, 1)
         check_number("consolidation.trial", self.trial, 0, 0.9)
+        check_integer("consolidation.lessons", self.lessons, 1)
         check_number("consolidation.skip", self.skip, 0, 0.9)
         check_number("consolidation.temperature", self.temperature, 0, 1, open_low=True)
         check_integer("consolidation.check_every", self.check_every, 1)

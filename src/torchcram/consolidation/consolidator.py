@@ -78,9 +78,13 @@ class Consolidator:
         """
         c = self.config
         signal = SIGNALS[c.signal]
+        lesson = self.progress < 1 or self.steps % c.lessons == 0
         if self.released_at is None:
-            return RoutingPolicy(reads="dense", skip=c.skip, trial=signal.trial(c), scored=scored, keep_all=True)
+            return RoutingPolicy(
+                reads="dense", skip=c.skip, trial=signal.trial(c), scored=scored, lesson=lesson, keep_all=True
+            )
         return RoutingPolicy(
+            lesson=lesson,
             audit=signal.audit(c),
             trial=signal.trial(c),
             price=self.price if c.signal == "utility" else None,

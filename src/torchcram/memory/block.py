@@ -34,6 +34,8 @@ from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
 from torchcram.ops import compact, gather_rows, scatter_rows
 
+_OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
@@ -188,7 +190,7 @@ class Block(nn.Module):
         logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
         able = (True, store is not None, recalled is not None)
         hits = guidance.hits if guidance is not None else None
-        chance = policy.chance if guidance is None else guidance.chance
+        chance = policy.audit if guidance is None else guidance.chance
         worth = None
         if self.router.worth is not None and store is not None:
             worth = self.router.worth(u, timeline.log_gap, quality, surprise, hits)
@@ -259,7 +261,7 @@ class Block(nn.Module):
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
             guidance=guidance,
             seen=seen,
-            evidence=store.evidence(guidance) if self.training and store is not None and guidance is not None else None,
+            evidence=store.evidence(guidance) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
         )
@@ -290,9 +292,13 @@ class Block(nn.Module):
     ) -> Guidance:
         """What the index says of a call; while all is kept, there is nothing to look up yet, but all to learn."""
         lot = policy.lot(timeline.mask, noise)
-        audit, chance, witnesses = index.choose(seen, timeline.mask, lot, *policy.shares)
-        consulted = None if policy.keep_all else index.consult(seen, timeline, state)
-        return Guidance(consulted, audit, chance, witnesses)
+        roles = index.roles(seen, timeline.mask)
+        consulted = None if policy.keep_all else index.consult(seen, timeline, state, roles)
+        if not (self.training and policy.lesson):
+            return Guidance(consulted, lot < policy.audit, policy.audit, None)
+        # Where all read anyway, it may as well learn from many that do not ask.
+        others = _OTHERS if policy.reads == "dense" else policy.audit
+        return Guidance(consulted, *index.choose(roles[0], timeline.mask, lot, others))
 
     def _targets(
         self, guidance: Guidance | None, policy: RoutingPolicy, mask: Tensor, noise: Tensor | None
@@ -362,8 +368,10 @@ class _Store:
         """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`."""
         return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, target)
 
-    def evidence(self, guidance: Guidance) -> Evidence:
-        """What the reads of an index's witnesses rest on."""
+    def evidence(self, guidance: Guidance) -> Evidence | None:
+        """What the reads of an index's witnesses rest on; None if there are none."""
+        if guidance.witnesses is None:
+            return None
         return self.memory.evidence(self.seen, self.h, guidance.witnesses, self.timeline, self.written)
 
     def keep(self, reading: Reading) -> EpisodicState:

@@ -18,7 +18,8 @@ from torchcram.ops import Rows, compact, gather_rows, scatter_rows
 
 _LIKELY = -2.5  # logit from which on a write is looked at, and a token looks ...
 _LAG = 1.0  # ... unless it is likelier to be the other, by this
-_NEAR = 0.3  # of the variance of what is read: what is nearer to what was expected says nothing new
+_NEAR = 0.28  # of the variance of what is read: what is nearer to what was expected says nothing new
+_UNKNOWN = 1.5  # doubt at which nothing is known of a key, whatever it says
 _LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
 _WITNESSES = 64  # tokens of a sequence that the index learns from
@@ -52,10 +53,10 @@ class Guidance(NamedTuple):
     """What the index was asked and told; None: not looked."""
     audit: Tensor
     """[B, N] bool: tokens whose read is to be computed in every layer, to learn from."""
-    chance: Tensor
+    chance: Tensor | float
     """[B, N]: the chance that each had of being chosen for that."""
-    witnesses: Rows
-    """[B, Q]: those that the index learns from."""
+    witnesses: Rows | None
+    """[B, Q]: those that the index learns from; None: it does not."""
 
     @property
     def target(self) -> Tensor | None:
@@ -136,7 +137,7 @@ class ContradictionIndex(nn.Module):
         which nothing is known may be told what happens to be expected.
         """
         apart = (self.content(u.detach()) - self.expected(code.detach())).square().mean(-1)
-        news: Tensor = apart / _NEAR + self._doubts(code) / _MOST_DOUBT
+        news: Tensor = apart / _NEAR + self._doubts(code) / _UNKNOWN
         return news
 
     def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,14 +156,13 @@ class ContradictionIndex(nn.Module):
         )
 
     @torch.no_grad()
-    def choose(self, u: Tensor, mask: Tensor, lot: Tensor, often: float, seldom: float) -> tuple[Tensor, Tensor, Rows]:
-        """Whom to learn from: tokens u [B, N, D] that are likely to ask `often`, others `seldom`.
+    def choose(self, asking: Tensor, mask: Tensor, lot: Tensor, others: float) -> tuple[Tensor, Tensor, Rows]:
+        """Whom to learn from: all tokens that are likely to ask [B, N], and a share of the others.
 
         lot [B, N]: random numbers from 0 to 1. Returns who was chosen [B, N], with what chance [B, N], and those among
         them, as many as are needed, that are to be witnesses.
         """
-        asking, _ = self.roles(u, mask)
-        chance = torch.where(asking, min(1.0, often), min(1.0, seldom))
+        chance = torch.where(asking, 1.0, others)
         chosen = (lot < chance) & mask
         rows = compact(chosen)
         if rows.at.shape[1] > _WITNESSES:
@@ -174,10 +174,12 @@ class ContradictionIndex(nn.Module):
         return chosen, chance, rows
 
     @torch.no_grad()
-    def consult(self, u: Tensor, timeline: Timeline, state: IndexState) -> Consulted:
-        """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want."""
+    def consult(
+        self, u: Tensor, timeline: Timeline, state: IndexState, roles: tuple[Tensor, Tensor] | None = None
+    ) -> Consulted:
+        """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known."""
         batch, length = timeline.mask.shape
-        asking, told = self.roles(u, timeline.mask)
+        asking, told = roles or self.roles(u, timeline.mask)
         writes = compact(told)
         seen = gather_rows(u, writes)
         code = self.code(seen)

@@ -19,7 +19,6 @@ NONE, EPISODIC, SEMANTIC = 0, 1, 2
 
 _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
 _CHOICE, _AUDIT, _SKIP, _PART, _NUMBERS = slice(3), 3, 4, 5, 6  # the random numbers of a token in a layer
-_OFTEN, _SELDOM = 8.0, 0.5  # times the share of audits: for tokens that an index finds likely to ask, and for others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,8 @@ class RoutingPolicy:
     """Share of the reads of which a random part is used, to learn what they are worth; so is a part of audited ones."""
     scored: Tensor | float = 1.0
     """Positions that the loss to be differentiated is a mean of; so what reads are worth is told in nats."""
+    lesson: bool = True
+    """In training: the contradiction index learns from this call. It need not from every one."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
@@ -77,19 +78,6 @@ class RoutingPolicy:
     def skips(self, mask: Tensor, noise: Tensor | None) -> Tensor:
         """Which tokens [B, N] do not read under `dense`; noise as `noise` returns it."""
         return self._uniform(mask, noise, _SKIP) < self.skip
-
-    @property
-    def chance(self) -> float:
-        """Of being audited, for a token that does not read."""
-        return self.audit
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Shares of the tokens that a contradiction index learns from: of those likely to ask, and of the others.
-
-        Where all read anyway, it may as well learn from many.
-        """
-        return (1.0, 0.25) if self.reads == "dense" else (_OFTEN * self.audit, _SELDOM * self.audit)
 
     def lot(self, mask: Tensor, noise: Tensor | None) -> Tensor:
         """A random number from 0 to 1 for each token [B, N]: those with less than their chance are audited."""
@@ -218,7 +206,7 @@ class Router(nn.Module):
         reads = actions == EPISODIC
         audited = torch.zeros_like(reads)
         if policy.audit > 0 and can_read:
-            chosen = policy.lot(mask, noise) < policy.chance if guidance is None else guidance.audit
+            chosen = policy.lot(mask, noise) < policy.audit if guidance is None else guidance.audit
             audited = chosen & mask & ~reads
         tried = torch.zeros_like(reads)
         if policy.trial > 0 and can_read:

@@ -27,7 +27,7 @@ from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
 from torchcram.models.inputs import Encoder, Inputs, arrange
 from torchcram.models.outputs import Heads
-from torchcram.ops import gather_rows
+from torchcram.ops import Rows, gather_rows
 
 _CLAIMED, _CONFIRMED = 0.7, 0.4  # semantic memory claims to know above the one, and was wrong below the other
 
@@ -213,8 +213,8 @@ class Cram(nn.Module):
             )
             x, guidance = layer.x, layer.guidance
             layers.append(layer)
-        if self.training and guidance is not None:
-            self._teach_index(layers, guidance)
+        if guidance is not None and guidance.witnesses is not None:
+            self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance))
         predictions, pooled = self.heads(self.norm(x), timeline, state.pooled)
         new_state = None
         if keep_state:
@@ -290,13 +290,13 @@ class Cram(nn.Module):
         folder.fill(model, weights, path)
         return model.to(device).eval()
 
-    def _teach_index(self, layers: list[BlockOutput], guidance: Guidance) -> None:
+    def _teach_index(self, layers: list[BlockOutput], witnesses: Rows, chance: Tensor) -> None:
         """Let the contradiction index learn from what all layers read; its loss goes with those of its own layer."""
         number = next(i for i, block in enumerate(self.blocks) if block.index is not None)
         index: ContradictionIndex = self.blocks[number].index  # type: ignore[assignment]
         evidence = [layer.evidence for layer in layers if layer.evidence is not None]
         own = layers[number]
-        loss = index.loss(own.seen, guidance.witnesses, guidance.chance, evidence)
+        loss = index.loss(own.seen, witnesses, chance, evidence)
         layers[number] = dataclasses.replace(own, losses={**own.losses, "contradiction": loss})
 
     def _fitting(self, state: CramState | None, batch: int) -> CramState:

@@ -170,7 +170,7 @@ def _shard(model: Cram, world: World) -> None:
     for block in model.blocks:
         if isinstance(block.index, ContradictionIndex):  # it is asked and taught by methods of its own
             fully_shard(block.index, mesh=mesh)
-            for method in ("choose", "consult", "loss"):
+            for method in ("roles", "consult", "loss"):
                 register_fsdp_forward_method(block.index, method)
         fully_shard(block, mesh=mesh)
     # Resharded after the forward pass too, or evaluations would leave whole parameters in the place of the shards.

@@ -11,8 +11,8 @@ from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"optimizer.rate": 3e-3, "optimizer.onlookers": 0.3, "steps": 1500, "batch": 16},
-    "small": {"optimizer.rate": 2e-3, "optimizer.onlookers": 0.5, "steps": 2000, "batch": 16},
+    "tiny": {"optimizer.rate": 3e-3, "steps": 1500, "batch": 16},
+    "small": {"optimizer.rate": 2e-3, "steps": 2000, "batch": 16},
     "medium": {
         "optimizer.rate": 1e-3,
         "optimizer.warm_up": 100,
@@ -77,7 +77,6 @@ def configure(
     model = model.override({"episodic.trained_length": max(2, made.length)})
     size = "large" if preset == "paper" else preset
     given = {
-        "model.contradiction.rank": 64,
         **RECIPES.get(size, {}),
         **needs,
         **(PAPER if schedule == "paper" else {}),

@@ -1,0 +1,61 @@
+"""`torchcram staleness`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from torchcram import results
+from torchcram.cli.errors import told
+from torchcram.cli.settings import machine, prepare
+from torchcram.tasks import Srcd
+from torchcram.training.loop import Trainer
+from torchcram.training.run import RunFolder
+from torchcram.training.staleness import measure
+
+
+@told()
+def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: Path | None) -> None:
+    """Print (and write) what trained runs do where the context contradicts what they have learned."""
+    prepare(device)
+    console, found, seeds = Console(highlight=False), [], []
+    for path in paths:
+        folder = RunFolder(path)
+        config = folder.config.override({"compile": False})
+        trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
+        if not trainer.restore(folder.checkpoints):
+            raise ValueError(f"{path} has no checkpoint")
+        task = trainer.task
+        assert isinstance(task, Srcd)
+        known = {
+            "model": "cram",
+            "preset": config.preset,
+            "task": config.task,
+            "seed": config.seed,
+            "length": task.length,
+            "slots": config.model.episodic.slots,
+            "signal": config.consolidation.signal,
+            "trained_overridden": task.config.overridden,
+            "index_rank": config.model.contradiction.rank,
+        }
+        table = Table("case", "all", "recurring", "novel", "overridden", "reads", "÷ least", title=str(path), box=None)
+        # Other held-out sequences than those that training was steered by.
+        for row in measure(trainer.model, task, seed=config.seed + 1, rows=rows, positions=positions, bf16=config.bf16):
+            found.append({**known, **row})
+            if row["what"] == "alarm":
+                ring = row["queries_to_ring"]
+                told_of = "no ring" if ring is None else f"rings {ring} queries after the table has changed"
+                alarm = f"alarm: {row['false_alarms']} false in {row['positions']:,} positions; {told_of}"
+                continue
+            shares = [row.get(f"accuracy{kind}") for kind in ("", "_recurring", "_novel", "_overridden")]
+            cells = ["–" if share is None else f"{share:.2%}" for share in (*shares, row["reads"])]
+            table.add_row(row["what"], *cells, f"{row['reads'] / row['least']:.2f}" if row["least"] else "–")
+        if json is None or str(json) != "-":
+            console.print(table)
+            console.print(alarm)
+        seeds.append(config.seed)
+    if json is not None:
+        results.write(json, name="staleness", rows=found, seeds=sorted(set(seeds)), machine=machine(device))

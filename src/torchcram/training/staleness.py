@@ -1,0 +1,99 @@
+"""What a trained model does when the context contradicts what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchcram.consolidation import DriftAlarm
+from torchcram.models import Cram
+from torchcram.tasks import Srcd
+from torchcram.tasks.srcd import DYNAMICS, RECURRING
+from torchcram.training.evaluate import AT_ONCE, HELD_OUT, evaluate, evaluating
+
+CASES: Mapping[str, Mapping[str, float | int]] = {
+    "no override": {},
+    "override 10%": {"overridden": 0.1},
+    "override 50%": {"overridden": 0.5},
+    "rebound twice": {"overridden": 0.5, "rebound": 2},
+    "drift midway": {"drift": 0.5},
+    "another table": {"table": 1},
+}
+"""Settings of the task, whatever the model was trained on."""
+_AS_EVER: Mapping[str, float | int] = {"overridden": 0.0, "rebound": 1, "drift": 1.0}
+_WINDOWS = 32  # of a sequence: how finely it is told when accuracy is back after a drift
+_BACK = 0.99
+
+
+def measure(
+    model: Cram, task: Srcd, *, seed: int, rows: int, positions: int, bf16: bool = False
+) -> Iterator[dict[str, Any]]:
+    """A row a case, then one about the drift alarm along `positions` of a stream; `least` is the least reads."""
+    for what, changes in CASES.items():
+        case = Srcd(task.config.override({**_AS_EVER, **changes}))
+        found = evaluate(model, case, seed=seed, rows=rows, bf16=bf16)
+        # Of another table nothing is known: all that is asked for must be read.
+        least = found.metrics["static_bound" if what == "another table" else "opt"]
+        row = {"what": what, **found.row(), "least": least, "hits_recurring": found.kind_hits["recurring"]}
+        if "drift" in changes:
+            row |= _recovery(model, case, seed=seed, rows=rows, bf16=bf16)
+        yield row
+    yield {"what": "alarm", **_alarm(model, task, seed=seed, positions=positions, bf16=bf16)}
+
+
+def _recovery(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool) -> dict[str, float | None]:
+    """Accuracy on all queries after the change, and how many positions later it is back for good."""
+    width = -(-task.length // _WINDOWS)
+    right, asked = (torch.zeros(_WINDOWS, dtype=torch.float64) for _ in range(2))
+    for examples, out in _run(model, task, seed=seed, rows=rows, bf16=bf16):
+        since = torch.arange(task.length, device=examples.kind.device) - task.config.drift * task.length
+        after = (examples.kind >= RECURRING) & (since >= 0)
+        window = (since // width).long().expand_as(examples.kind)[after].cpu()
+        correct = (out.predictions["value"].argmax(-1) == examples.targets["value"])[after].cpu()
+        asked.index_add_(0, window, torch.ones_like(window, dtype=torch.float64))
+        right.index_add_(0, window, correct.double())
+    late = [i for i in range(_WINDOWS) if asked[i] and right[i] / asked[i] < _BACK]
+    return {
+        "accuracy_after": float(right.sum() / asked.sum().clamp_min(1)),
+        "back_within": width * (late[-1] + 1) if late else 0,
+    }
+
+
+def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, float | int | None]:
+    """Rings along a stream of sequences in which nothing changes, and queries until one after the table has."""
+    alarm = DriftAlarm()
+    usual = Srcd(task.config.override(_AS_EVER))
+    surprises = 0
+    rows = -(-positions // task.length)
+    for _, out in _run(model, usual, seed=seed + 1, rows=rows, bf16=bf16):
+        checks = out.surprises()
+        surprises += sum(checks)
+        alarm.observe(checks)
+    false, checked = len(alarm.rang_at), alarm.checks
+    changed = Srcd(task.config.override({**_AS_EVER, "drift": 0.0}))
+    queries, rang = 0, False
+    for examples, out in _run(model, changed, seed=seed + 2, rows=256, bf16=bf16, at_once=1):
+        queries += int((examples.kind > DYNAMICS + 1).sum())
+        rang = alarm.observe(out.surprises())
+        if rang:
+            break
+    return {
+        "positions": rows * task.length,
+        "checks": checked,
+        "surprise_rate": surprises / max(1, checked),
+        "expected_rate": alarm.expected,
+        "false_alarms": false,
+        "queries_to_ring": queries if rang else None,
+    }
+
+
+def _run(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool, at_once: int | None = None) -> Iterator[Any]:
+    device = model.norm.weight.device
+    step = at_once or max(1, AT_ONCE // task.length)
+    for begin in range(0, rows, step):
+        part = range(begin, min(begin + step, rows))
+        examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
+        with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            yield examples, model(examples.inputs, dt=examples.dt, keep_state=False)

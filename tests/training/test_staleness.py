@@ -1,0 +1,64 @@
+"""Cases in which the context contradicts what was learned: what is measured, on models that know nothing."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from torchcram import CramConfig
+from torchcram.models import Cram
+from torchcram.tasks import Srcd
+from torchcram.training import staleness
+
+SETTINGS = {"length": 64, "queries": 0.1, "novel_keys": 32, "values": 4, "patterns": 8, "overridden": 0.3}
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict]:
+    torch.manual_seed(0)
+    task = Srcd.variant("srcd", **SETTINGS)
+    config = CramConfig.preset("tiny", inputs=task.inputs, outputs=task.outputs).override({"contradiction.rank": 8})
+    model = Cram(config).eval()
+    return {row["what"]: row for row in staleness.measure(model, task, seed=0, rows=32, positions=1000)}
+
+
+def test_each_case_has_its_row_whatever_training_saw(rows):
+    assert list(rows) == [*staleness.CASES, "alarm"]
+    assert "accuracy_overridden" not in rows["no override"]
+    for what in ("override 10%", "override 50%", "rebound twice", "drift midway"):
+        assert 0 <= rows[what]["accuracy_overridden"] < 0.6, what
+    least = [rows[what]["least"] for what in ("no override", "override 10%", "override 50%")]
+    assert least == sorted(least)
+    assert rows["another table"]["least"] == rows["another table"]["static_bound"]
+
+
+def test_a_model_that_knows_nothing_never_comes_back_after_a_drift(rows):
+    row = rows["drift midway"]
+    assert row["accuracy_after"] < 0.6
+    assert row["back_within"] == 32
+
+
+def test_the_alarm_counts_what_it_heard(rows):
+    row = rows["alarm"]
+    assert row["positions"] == 1024
+    assert row["checks"] <= 1024
+    assert 0 <= row["surprise_rate"] <= 1
+
+
+def test_accuracy_that_never_left_is_back_at_once():
+    """A stand-in for a model that always answers right."""
+
+    class Right(torch.nn.Module):
+        def __init__(self, task: Srcd) -> None:
+            super().__init__()
+            self.norm = torch.nn.RMSNorm(1)
+            self.task = task
+
+        def forward(self, inputs, **_):
+            examples = self.task.batch(seed=staleness.HELD_OUT, step=0, rows=range(len(inputs["key"])))
+            target = examples.targets["value"].clamp_min(0)
+            return SimpleNamespace(predictions={"value": torch.nn.functional.one_hot(target, 4)})
+
+    task = Srcd.variant("drift", **{**SETTINGS, "overridden": 0.0})
+    found = staleness._recovery(Right(task), task, seed=0, rows=16, bf16=False)
+    assert found == {"accuracy_after": 1.0, "back_within": 0}
