@@ -69,11 +69,11 @@ def enliven(model: Cram, seed: int) -> Cram:
             fill(block.index.content.weight, 0.65 / math.sqrt(width))
             block.index.level.fill_(0.4)
         if block.router.on_hit is not None:
-            fill(block.router.on_hit, 2.0)
+            fill(block.router.on_hit, 0.2)
         if block.router.worth is not None:
             # Reads are worth this and that, and about every other one its price.
             fill(block.router.worth.out.weight, 2.0)
-            fill(block.router.worth.on_hit, 1.0)
+            fill(block.router.worth.on_hit, 0.1)
             block.router.price.fill_(1.0)
     return model
 

@@ -72,7 +72,7 @@ def test_the_estimate_finds_the_mean_of_what_it_is_told():
     """Two kinds of tokens, of which one is worth a nat now and then, the other a hundredth at most."""
     torch.manual_seed(0)
     estimator = WorthEstimator(4, RouterConfig(hidden=16))
-    optimizer = torch.optim.Adam(estimator.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(estimator.parameters(), lr=0.005)
     kind = torch.arange(64).unsqueeze(0) % 2
     u = torch.nn.functional.one_hot(kind, 4).float()
     zeros, rows = torch.zeros(1, 64), Rows(torch.arange(64).unsqueeze(0), torch.ones(1, 64, dtype=torch.bool))
@@ -90,7 +90,7 @@ def test_the_estimate_finds_the_mean_of_what_it_is_told():
     assert found[~hits & (kind == 0)].mean().item() == pytest.approx(1.0, rel=0.2)
     assert found[~hits & (kind == 1)].mean().item() == pytest.approx(0.01, rel=0.5)
     assert found[hits].mean().item() == pytest.approx(0.5, rel=0.1)
-    assert found[hits].std() == 0, "what became of one key says nothing of another"
+    assert (found[hits] == found[hits][0]).all(), "what became of one key says nothing of another"
 
 
 def test_reads_are_tried_where_they_are_used(lively, events):

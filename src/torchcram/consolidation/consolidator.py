@@ -80,9 +80,8 @@ class Consolidator:
         signal = SIGNALS[c.signal]
         lesson = self.progress < 1 or self.steps % c.lessons == 0
         if self.released_at is None:
-            return RoutingPolicy(
-                reads="dense", skip=c.skip, trial=signal.trial(c), scored=scored, lesson=lesson, keep_all=True
-            )
+            trial = signal.trial(c)
+            return RoutingPolicy(reads="dense", skip=c.skip, trial=trial, scored=scored, lesson=lesson, keep_all=True)
         return RoutingPolicy(
             lesson=lesson,
             audit=signal.audit(c),

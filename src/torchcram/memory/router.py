@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
-from torchcram.memory.utility import WorthEstimator
+from torchcram.memory.utility import STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
 
 NONE, EPISODIC, SEMANTIC = 0, 1, 2
@@ -131,7 +131,7 @@ class Router(nn.Module):
         super().__init__()
         self.config = config
         # Logit of a read of all such tokens alike: what became of one key must not decide about another.
-        self.on_hit = nn.Parameter(torch.full((1,), 2.0)) if guided else None
+        self.on_hit = nn.Parameter(torch.full((1,), 2.0 / STEEP)) if guided else None
         self.worth = WorthEstimator(width, config) if config.rule == "worth" else None
         if self.worth is not None:
             self.register_buffer("price", torch.zeros(1))
@@ -175,9 +175,8 @@ class Router(nn.Module):
         can_read = able[EPISODIC]
         if guidance is not None and guidance.hits is not None and self.on_hit is not None:
             # What memory recalls there is wrong. All such tokens are routed alike, and none recalls.
-            alike = torch.where(self.number == EPISODIC, self.on_hit, 0).masked_fill(
-                self.number == SEMANTIC, -torch.inf
-            )
+            read = torch.where(self.number == EPISODIC, STEEP * self.on_hit, 0)
+            alike = read.masked_fill(self.number == SEMANTIC, -torch.inf)
             logits = torch.where(guidance.hits.unsqueeze(-1), alike.to(logits.dtype), logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
         closed = worth is not None or policy.reads == "off"

@@ -13,6 +13,8 @@ from torchcram import processes
 from torchcram.config import RouterConfig
 from torchcram.ops import Rows
 
+STEEP = 10.0
+"""What single numbers that stand for many tokens are multiplied by: an optimizer moves each weight as slowly."""
 _MOST = 5.0  # nats: labels are cut off there, so that one token cannot upset the estimate of all
 _LEAST = -9.0  # log of nats: reads that do harm are worth no less
 
@@ -54,7 +56,7 @@ class WorthEstimator(nn.Module):
         scalars = torch.stack([log_gap, quality.logit(1e-4), surprise.log1p()], dim=-1).to(u.dtype)
         features = torch.cat([scalars, u], dim=-1).detach()
         log: Tensor = self.out(nn.functional.silu(self.hidden(features))).squeeze(-1)
-        log = log if hits is None else torch.where(hits, self.on_hit.to(log.dtype), log)
+        log = log if hits is None else torch.where(hits, STEEP * self.on_hit.to(log.dtype), log)
         log = log.to(torch.promote_types(log.dtype, torch.float32)).clamp_max(math.log(_MOST))
         return (_LEAST + nn.functional.softplus(log - _LEAST)).exp()
 
