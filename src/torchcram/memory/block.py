@@ -144,7 +144,7 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
-        noise [B, N, 6]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
+        noise [B, N, 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
@@ -294,11 +294,13 @@ class Block(nn.Module):
         lot = policy.lot(timeline.mask, noise)
         roles = index.roles(seen, timeline.mask)
         consulted = None if policy.keep_all else index.consult(seen, timeline, state, roles)
+        plain = lot < policy.audit
         if not (self.training and policy.lesson):
-            return Guidance(consulted, lot < policy.audit, policy.audit, None)
+            return Guidance(consulted, plain, plain, policy.audit, None)
         # Where all read anyway, it may as well learn from many that do not ask.
         others = _OTHERS if policy.reads == "dense" else policy.audit
-        return Guidance(consulted, *index.choose(roles[0], timeline.mask, lot, others))
+        audit, chance, witnesses = index.choose(roles[0], timeline.mask, lot, others)
+        return Guidance(consulted, audit, plain, chance, witnesses)
 
     def _targets(
         self, guidance: Guidance | None, policy: RoutingPolicy, mask: Tensor, noise: Tensor | None
@@ -306,7 +308,7 @@ class Block(nn.Module):
         """What reads are pointed at. In training every other one is not, so that attention is kept in practice."""
         if guidance is None or guidance.target is None or not self.training:
             return guidance.target if guidance is not None else None
-        return guidance.target.masked_fill(policy.lot(mask, noise) < 0.5, -1)
+        return guidance.target.masked_fill(~policy.points(mask, noise), -1)
 
     def _try(
         self,

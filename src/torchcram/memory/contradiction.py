@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ _LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
 _WITNESSES = 64  # tokens of a sequence that the index learns from
 _RESTS = 0.5  # share of a read's attention on one event that makes this the one asked for
+_NEVER = torch.iinfo(torch.int64).max
 _AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
 
 
@@ -53,6 +54,8 @@ class Guidance(NamedTuple):
     """What the index was asked and told; None: not looked."""
     audit: Tensor
     """[B, N] bool: tokens whose read is to be computed in every layer, to learn from."""
+    plain: Tensor
+    """[B, N] bool: those among them that would have been audited without an index."""
     chance: Tensor | float
     """[B, N]: the chance that each had of being chosen for that."""
     witnesses: Rows | None
@@ -185,22 +188,24 @@ class ContradictionIndex(nn.Module):
         code = self.code(seen)
         new = (self.news(seen, code) > 1) & writes.valid
         familiar = (self._doubts(code) < _FAMILIAR) & writes.valid
-        known = Rows(writes.at, writes.valid & ~new)
+        as_ever = compact(writes.valid & ~new)
+        known = Rows(gather_rows(writes.at, as_ever), as_ever.valid)
         entries = self._entries(timeline, state, writes, code, new)
         pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
         target = torch.full((batch, length), -1, dtype=torch.int64, device=u.device)
         if entries.code.shape[1]:
-            alike, _ = self._compare(u, known, entries)
-            beyond = torch.iinfo(torch.int64).max
-            at = torch.where(alike > 0, known.at.unsqueeze(2), beyond).amin(1) if known.at.shape[1] else beyond
-            entries = entries._replace(dies=torch.minimum(entries.dies, torch.as_tensor(at, device=u.device)))
-            pairs += entries.visible(known, self.config.entries).sum((1, 2))
-            askers = compact(asking)
             margin = self.gain.exp() * (1 - self.level) / 2
             number = torch.arange(entries.code.shape[1], device=u.device)
             step = max(1, _AT_ONCE // (batch * len(number)))
-            for begin in range(0, askers.at.shape[1], step):
-                rows = Rows(askers.at[:, begin : begin + step], askers.valid[:, begin : begin + step])
+            dies = entries.dies
+            for rows in _parts(known, step):
+                alike, _ = self._compare(u, rows, entries)
+                at = torch.where(alike > 0, rows.at.unsqueeze(2), _NEVER).amin(1)
+                dies = torch.minimum(dies, at)
+            entries = entries._replace(dies=dies)
+            for rows in _parts(known, step):
+                pairs += entries.visible(rows, self.config.entries).sum((1, 2))
+            for rows in _parts(compact(asking), step):
                 match, visible = self._compare(u, rows, entries)
                 # All that match about as well as the best are for one key: the latest counts, and entries are in order.
                 near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin)
@@ -215,7 +220,7 @@ class ContradictionIndex(nn.Module):
         return Consulted(
             target=target,
             entered=there(new),
-            known=there(known.valid),
+            known=there(writes.valid & ~new),
             checked=there(familiar),
             surprising=there(familiar & new),
             pairs=pairs,
@@ -298,13 +303,12 @@ class ContradictionIndex(nn.Module):
         fresh = compact(new)
         at = Rows(gather_rows(writes.at, fresh), fresh.valid)
         here = torch.arange(timeline.mask.shape[1], device=code.device)
-        never = torch.iinfo(torch.int64).max
         return _Entries(
             code=torch.cat([state.code.to(code.dtype), gather_rows(code, fresh)], dim=1),
             position=torch.cat([state.position, gather_rows(timeline.position[:, :-1], at)], dim=1),
             written=torch.cat([torch.full_like(state.position, -1), at.at], dim=1),
             valid=torch.cat([state.position >= 0, at.valid], dim=1),
-            dies=torch.cat([torch.where(state.dead, -1, never), torch.full_like(at.at, never)], dim=1),
+            dies=torch.cat([torch.where(state.dead, -1, _NEVER), torch.full_like(at.at, _NEVER)], dim=1),
             begins=torch.where(timeline.start, here, -1).cummax(1).values,
         )
 
@@ -347,6 +351,11 @@ class _Entries(NamedTuple):
         recent = rank > before.sum(2, keepdim=True) - most
         seen = before & (written >= begins) & recent
         return seen if dead else seen & (at <= self.dies.unsqueeze(1))
+
+
+def _parts(rows: Rows, size: int) -> Iterator[Rows]:
+    for begin in range(0, rows.at.shape[1], size):
+        yield Rows(rows.at[:, begin : begin + size], rows.valid[:, begin : begin + size])
 
 
 def _mild(square: Tensor) -> Tensor:

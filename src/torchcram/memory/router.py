@@ -18,7 +18,15 @@ NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
 
 _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
-_CHOICE, _AUDIT, _SKIP, _PART, _NUMBERS = slice(3), 3, 4, 5, 6  # the random numbers of a token in a layer
+_CHOICE, _AUDIT, _SKIP, _TRY, _PART, _POINT, _NUMBERS = (
+    slice(3),
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+)  # random numbers of a token in a layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +67,14 @@ class RoutingPolicy:
             raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")
         if not self.temperature > 0:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
+        if self.price is not None and not self.price >= 0:
+            raise ValueError(f"price = {self.price!r} is not possible; allowed: a number from 0 on, or None")
         for name in ("audit", "trial"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not possible; allowed: a share from 0 to 1")
 
     def noise(self, batch: int, length: int, layers: int = 1) -> tuple[Tensor | None, ...]:
-        """Uniform numbers [B, N, 6] for each layer, made in one go, since many small draws keep a GPU waiting.
+        """Uniform numbers [B, N, 8] for each layer, made in one go, since many small draws keep a GPU waiting.
 
         None for each without `draws`.
         """
@@ -85,7 +95,16 @@ class RoutingPolicy:
 
     def trials(self, mask: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Which tokens [B, N] try their read if they use it, and the part of it that those on trial use."""
-        return self._uniform(mask, noise, _SKIP) < self.trial, self._uniform(mask, noise, _PART)
+        return self._uniform(mask, noise, _TRY) < self.trial, self._uniform(mask, noise, _PART)
+
+    def points(self, mask: Tensor, noise: Tensor | None) -> Tensor:
+        """Which tokens [B, N] are pointed at what they ask for, in training: every other one."""
+        return self._uniform(mask, noise, _POINT) < 0.5
+
+    def shared_noise(self, mask: Tensor) -> Tensor:
+        """Uniform numbers [B, N, 8] for all layers alike."""
+        size = (*mask.shape, _NUMBERS)
+        return torch.rand(size, generator=self.generator, device=mask.device, dtype=torch.float64)
 
     def gumbel(self, logits: Tensor, noise: Tensor | None) -> Tensor:
         """Gumbel noise of the shape of the logits [B, N, 3]."""
@@ -170,14 +189,16 @@ class Router(nn.Module):
 
         guidance: of a contradiction index; worth [B, N]: what reads are thought to be worth, with `rule="worth"`.
 
-        noise [B, N, 6]: this layer's part of `policy.noise`, if the policy counts its random numbers.
+        noise [B, N, 8]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
         can_read = able[EPISODIC]
-        if guidance is not None and guidance.hits is not None and self.on_hit is not None:
-            # What memory recalls there is wrong. All such tokens are routed alike, and none recalls.
-            read = torch.where(self.number == EPISODIC, STEEP * self.on_hit, 0)
-            alike = read.masked_fill(self.number == SEMANTIC, -torch.inf)
-            logits = torch.where(guidance.hits.unsqueeze(-1), alike.to(logits.dtype), logits)
+        if guidance is not None and guidance.hits is not None:
+            # What memory recalls there is wrong: none of them recalls, and in a layer with a buffer all go alike.
+            alike = logits
+            if self.on_hit is not None:
+                alike = torch.where(self.number == EPISODIC, STEEP * self.on_hit, 0).to(logits.dtype)
+            alike = alike.masked_fill(self.number == SEMANTIC, -torch.inf)
+            logits = torch.where(guidance.hits.unsqueeze(-1), alike, logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
         closed = worth is not None or policy.reads == "off"
         barred = [a for a, has in enumerate(able) if not has or (a == EPISODIC and closed)]
@@ -203,14 +224,15 @@ class Router(nn.Module):
             weights = nn.functional.one_hot(actions, 3).to(logits.dtype)
         actions = torch.where(mask, actions, NONE)
         reads = actions == EPISODIC
-        audited = torch.zeros_like(reads)
+        audited, plain = torch.zeros_like(reads), torch.zeros_like(reads)
         if policy.audit > 0 and can_read:
-            chosen = policy.lot(mask, noise) < policy.audit if guidance is None else guidance.audit
-            audited = chosen & mask & ~reads
+            plain = policy.lot(mask, noise) < policy.audit if guidance is None else guidance.plain
+            audited = (plain if guidance is None else guidance.audit) & mask & ~reads
         tried = torch.zeros_like(reads)
         if policy.trial > 0 and can_read:
             chosen, part = policy.trials(mask, noise)
-            tried = (reads & chosen) | audited
+            # Not all that are audited for an index: tokens that ask would never skip any more.
+            tried = (reads & chosen) | (audited & plain)
             mixed = torch.lerp(
                 nn.functional.one_hot(instead, 3).to(weights.dtype),
                 (self.number == EPISODIC).to(weights.dtype),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from torchcram import processes
 from torchcram.config import RouterConfig
+from torchcram.memory.moments import wide
 from torchcram.ops import Rows
 
 STEEP = 10.0
@@ -53,11 +53,11 @@ class WorthEstimator(nn.Module):
 
     def forward(self, u: Tensor, log_gap: Tensor, quality: Tensor, surprise: Tensor, hits: Tensor | None) -> Tensor:
         """û [B, N] from u [B, N, D] and the rest [B, N]; it sees them but does not shape them."""
-        scalars = torch.stack([log_gap, quality.logit(1e-4), surprise.log1p()], dim=-1).to(u.dtype)
+        scalars = torch.stack([log_gap, wide(quality).logit(1e-4), surprise.log1p()], dim=-1).to(u.dtype)
         features = torch.cat([scalars, u], dim=-1).detach()
         log: Tensor = self.out(nn.functional.silu(self.hidden(features))).squeeze(-1)
         log = log if hits is None else torch.where(hits, STEEP * self.on_hit.to(log.dtype), log)
-        log = log.to(torch.promote_types(log.dtype, torch.float32)).clamp_max(math.log(_MOST))
+        log = wide(log)
         return (_LEAST + nn.functional.softplus(log - _LEAST)).exp()
 
 
@@ -75,8 +75,8 @@ def try_reads(
     tried = tried & rows.valid
     kinds = [tried & ~audited, tried & audited]
     sizes = processes.totals(*(those.sum() for those in kinds))
-    weight = sum(those / processes.per_process(size).clamp_min(1) for those, size in zip(kinds, sizes, strict=True))
-    worth = torch.full_like(estimate, torch.nan)
+    weight = sum(those / processes.per_process(size) for those, size in zip(kinds, sizes, strict=True))
+    worth = torch.full_like(wide(estimate), torch.nan)
     scale = torch.as_tensor(scored, device=x.device)
     probe = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled())
     passed, nothing = _apply(x, probe, estimate, rows.at, change.detach(), weight, scale, worth)
@@ -104,7 +104,7 @@ class _Worth(torch.autograd.Function):
     def backward(ctx: Any, into_x: Tensor, into_loss: Tensor) -> tuple[Tensor | None, ...]:
         estimate, at, change, weight, scale = ctx.saved_tensors
         here = into_x.gather(1, at.unsqueeze(-1).expand_as(change))
-        worth = -(here.to(change.dtype) * change).sum(-1) * scale
+        worth = -(wide(here) * wide(change)).sum(-1) * scale
         ctx.worth.copy_(worth)
         slope = 1 - worth.clamp(-_MOST, _MOST).to(estimate.dtype) / torch.where(weight > 0, estimate, 1)
         return into_x, here.new_zeros(()), into_loss * weight * slope, None, None, None, None, None

@@ -193,6 +193,8 @@ class Cram(nn.Module):
         layers: list[BlockOutput] = []
         guidance = None
         noise = policy.noise(rows, length, self.config.layers)
+        if policy.reads == "dense" and policy.trial > 0 and policy.draws is None:
+            noise = (policy.shared_noise(timeline.mask),) * self.config.layers
         dense = _dense_actions(policy, timeline, noise[0])
         # Read densely, a token is on trial in all layers at once: what each of several that read the same is worth
         # could not be told from one alone.

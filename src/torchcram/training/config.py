@@ -7,7 +7,7 @@ from typing import Any
 
 from torchcram.config import CramConfig
 from torchcram.consolidation.config import ConsolidationConfig
-from torchcram.strict import StrictConfig, check_flag, check_integer, check_number
+from torchcram.strict import StrictConfig, check_flag, check_integer, check_number, reject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,10 @@ class RunConfig(StrictConfig):
     consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
 
     def __post_init__(self) -> None:
+        utility = self.consolidation.signal == "utility"
+        if utility != (self.model.router.rule == "worth"):
+            allowed = "'worth' with consolidation.signal='utility', and only then"
+            reject("model.router.rule", self.model.router.rule, allowed)
         check_integer("steps", self.steps, 1)
         check_integer("batch", self.batch, 1)
         check_integer("seed", self.seed, 0)

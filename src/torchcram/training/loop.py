@@ -187,7 +187,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
         norms = [
-            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, c.optimizer.clip)).float()
+            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, c.optimizer.clip)).float().to(self.device)
             for parameters in self._clipped
         ]
         value, *sizes = torch.stack([self.world.mean(loss.detach().float()), *norms]).tolist()

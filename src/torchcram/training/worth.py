@@ -66,13 +66,15 @@ def measure(model: Cram, task: Task, *, seed: int, rows: int, bf16: bool = False
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             loss = task.losses(out.predictions, examples)[task.main]
-        torch.autograd.grad(loss, [layer.trial.probe for layer in out.layers if layer.trial is not None])
+        probes = [layer.trial.probe for layer in out.layers if layer.trial is not None]
+        if probes:
+            torch.autograd.grad(loss, probes)
         for number, layer in enumerate(out.layers):
             if layer.reading is None or layer.trial is None:
                 continue
             rows_read, trial = layer.reading.rows, layer.trial
             kind = gather_rows(examples.kind, rows_read).long()[trial.tried]
-            skipped = gather_rows(layer.audits, rows_read).long()[trial.tried]
+            skipped = gather_rows(layer.decision.audited, rows_read).long()[trial.tried]
             worth = trial.worth[trial.tried].double()
             both = torch.stack([worth, torch.ones_like(worth)], dim=1)
             sums[number].view(-1, 2).index_add_(0, skipped * kinds + kind, both)
