@@ -99,7 +99,7 @@ class ContradictionConfig(StrictConfig):
     """The index of what the context says and semantic memory does not."""
 
     rank: int = 0
-    """Length of the codes that writes are entered with and asked for by, 32 for instance; 0 is no index."""
+    """Length of the codes that writes are entered with and asked for by, 64 for instance; 0 is no index."""
     entries: int = 4096
     """Writes that the index holds, the latest; what they say is in the buffers, if it is still there."""
 

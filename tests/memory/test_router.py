@@ -152,7 +152,7 @@ def test_counted_noise_is_that_of_its_row_and_layer():
     whole = torch.stack(counted(range(6)).noise(6, 500, 3))
     assert torch.equal(torch.stack(counted(range(2, 5)).noise(3, 500, 3)), whole[:, 2:5])
     assert not torch.equal(torch.stack(counted(range(6), step=1).noise(6, 500, 3)), whole)
-    tables = [*whole.unbind(0), counted(range(6)).draws.uniform(0, 4000).view(6, 500, 8)]  # the last one: a task's
+    tables = [*whole.unbind(0), counted(range(6)).draws.uniform(0, 2500).view(6, 500, 5)]  # the last one: a task's
     apart = torch.stack([column.flatten() for table in tables for column in table.unbind(-1)])
     correlation = torch.corrcoef(apart) - torch.eye(len(apart))
     assert correlation.abs().max() < 5 / apart.shape[1] ** 0.5

@@ -1,9 +1,12 @@
 """What a read is worth, told by one backward pass, against the loss with and without the read."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from torchcram.config import RouterConfig
+from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy, WorthEstimator
 from torchcram.memory.utility import try_reads
 from torchcram.ops import Rows, scatter_rows
@@ -93,8 +96,46 @@ def test_the_estimate_finds_the_mean_of_what_it_is_told():
     assert (found[hits] == found[hits][0]).all(), "what became of one key says nothing of another"
 
 
+@pytest.mark.parametrize("counted", [False, True], ids=["generator", "draws"])
+def test_read_densely_a_token_is_tried_in_all_layers_by_the_same_part(counted, lively, events):
+    """A share of those that read, whatever share is skipped."""
+    model = lively({"router.rule": "worth", "contradiction.rank": 0}, seed=4)
+    tokens, dt = events(4, 300, seed=108)
+    policy = RoutingPolicy(reads="dense", skip=0.1, trial=0.1, generator=torch.Generator().manual_seed(1))
+    if counted:
+        policy = replace(policy, draws=Draws(seed=1, step=0, rows=torch.arange(4)))
+    decisions = [layer.decision for layer in model(tokens, dt=dt, policy=policy).layers]
+    tried = decisions[0].tried
+    assert tried.float().mean().item() == pytest.approx(0.09, abs=0.03)
+    for other in decisions[1:]:
+        assert torch.equal(other.tried, tried)
+        assert torch.equal(other.weights[tried][:, 1], decisions[0].weights[tried][:, 1])
+
+
+def test_an_estimate_that_went_too_high_comes_down_again():
+    torch.manual_seed(0)
+    estimator = WorthEstimator(4, RouterConfig(hidden=8))
+    optimizer = torch.optim.Adam(estimator.parameters(), lr=0.01)
+    rows, zeros = Rows(torch.arange(8).unsqueeze(0), torch.ones(1, 8, dtype=torch.bool)), torch.zeros(1, 8)
+    u, hits = torch.ones(1, 8, 4), torch.arange(8).unsqueeze(0) < 4
+    for told in [50.0] * 200 + [0.01] * 400:
+        estimate = estimator(u, zeros, zeros + 0.5, zeros, hits)
+        x = torch.zeros(1, 8, 1, requires_grad=True)
+        passed, _, nothing = try_reads(x, estimate, rows, torch.full((1, 8, 1), -told), rows.valid, ~rows.valid, 1.0)
+        optimizer.zero_grad()
+        (passed.sum() + nothing).backward()
+        optimizer.step()
+    assert estimator(u, zeros, zeros + 0.5, zeros, hits).max() < 0.1
+
+
+def test_half_precision_is_wide_enough():
+    estimator = WorthEstimator(4, RouterConfig()).bfloat16()
+    sure = torch.ones(1, 3, dtype=torch.bfloat16)
+    assert estimator(torch.ones(1, 3, 4, dtype=torch.bfloat16), sure, sure, sure, None).isfinite().all()
+
+
 def test_reads_are_tried_where_they_are_used(lively, events):
-    """A model's own trials: the gradient at each layer, and the difference that the read makes there."""
+    """A model's own trials: they are those that its decisions name, and each is told what it was worth."""
     model = lively({"router.rule": "worth", "contradiction.rank": 0}, seed=4)
     tokens, dt = events(2, 40, seed=108)
     policy = RoutingPolicy(price=0.001, trial=0.4, audit=0.3, scored=80.0, generator=torch.Generator().manual_seed(1))

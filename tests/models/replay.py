@@ -111,8 +111,8 @@ class Watch:
     def _overhear(self, module: nn.Module, method: str, key: tuple[str, int], what: Callable) -> None:
         called, seen = getattr(module, method), self._seen.setdefault(key, [])
 
-        def overheard(*given):
-            result = called(*given)
+        def overheard(*given, **named):
+            result = called(*given, **named)
             seen.append(what(given, result).detach())
             return result
 

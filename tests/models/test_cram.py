@@ -288,3 +288,15 @@ def test_a_token_that_skips_does_so_in_every_layer(lively, events):
     reads = model(tokens, dt=dt, policy=RoutingPolicy(reads="dense", skip=0.3)).routing == 1
     assert torch.equal(reads.any(-1), reads.all(-1))
     assert 0.5 < reads.any(-1).double().mean() < 0.9
+
+
+@torch.no_grad()
+def test_what_asks_for_what_memory_gets_wrong_recalls_in_no_layer(lively, events):
+    """Also where there is no buffer to read from instead."""
+    model = lively({"episodic.layers": [0, 2]}, seed=4)
+    tokens, dt = events(2, 200, seed=113)
+    out = model(tokens, dt=dt)
+    hits = out.guidance.hits
+    assert hits.sum() > 20
+    assert not (out.routing[hits] == 2).any()
+    assert (out.routing[~hits][:, 1] == 2).any()

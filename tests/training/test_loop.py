@@ -118,7 +118,7 @@ def test_a_run_keeps_the_decisions_of_every_step(tmp_path: Path) -> None:
 
 
 def test_reads_and_audits_of_training_are_counted() -> None:
-    run = trainer(**{"consolidation.skip": 0.25, "consolidation.audit": 0.2, "model.router.sharpness": 0.0})
+    run = trainer(**{"consolidation.skip": 0.25, "consolidation.audit": 0.2})
     acquired = next(iter(run.run())).entry()
     assert acquired["reads_training"] == pytest.approx(0.75, abs=0.05)
     assert acquired["audits"] == 0

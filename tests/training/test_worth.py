@@ -35,7 +35,7 @@ def test_it_is_the_loss_without_a_read_less_the_loss_with_it():
     """Of one layer's reads, one after the other; trials of many tokens at once disturb each other but little."""
     model, task = setting()
     examples = task.batch(seed=HELD_OUT, step=0, rows=range(1))
-    out = model(examples.inputs, dt=examples.dt)
+    out = model(examples.inputs, dt=examples.dt, policy=RoutingPolicy(trial=1e-12))
     actions = out.routing.long()
     layer = 1
 
@@ -51,7 +51,7 @@ def test_it_is_the_loss_without_a_read_less_the_loss_with_it():
     true = sum(loss(at, int(others[at])) - loss(at, 1) for at in reading) / len(reading)
 
     totals, count = 0.0, 0
-    for number in range(150):
+    for number in range(600):
         draws = Draws(seed=number, step=0, rows=torch.arange(1))
         scored = task.scored(examples)["value"]
         tried = model(examples.inputs, dt=examples.dt, policy=RoutingPolicy(trial=0.1, scored=scored, draws=draws))

@@ -96,13 +96,14 @@ def evaluate(
         list[str] | None, typer.Option("--set", help="Change a setting of the task or model, e.g. task.length=8192.")
     ] = None,
     rows: Annotated[int, typer.Option(help="Held-out sequences.", min=1)] = 1024,
+    worth: Annotated[bool, typer.Option("--worth", help="Also what reads are worth; takes gradients.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: JsonFile = None,
 ) -> None:
     """Evaluate a trained run on held-out data."""
     from torchcram.cli import evaluate
 
-    evaluate.run(run, changes=set_ or [], rows=rows, device=device, json=json)
+    evaluate.run(run, changes=set_ or [], rows=rows, worth=worth, device=device, json=json)
 
 
 @app.command()

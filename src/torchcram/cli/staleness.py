@@ -11,9 +11,8 @@ from rich.table import Table
 from torchcram import results
 from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, prepare
+from torchcram.cli.trained import facts, load
 from torchcram.tasks import Srcd
-from torchcram.training.loop import Trainer
-from torchcram.training.run import RunFolder
 from torchcram.training.staleness import measure
 
 
@@ -23,20 +22,11 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
     prepare(device)
     console, found, seeds = Console(highlight=False), [], []
     for path in paths:
-        folder = RunFolder(path)
-        config = folder.config.override({"compile": False})
-        trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
-        if not trainer.restore(folder.checkpoints):
-            raise ValueError(f"{path} has no checkpoint")
-        task = trainer.task
+        trainer = load(path, device)
+        config, task = trainer.config, trainer.task
         assert isinstance(task, Srcd)
         known = {
-            "model": "cram",
-            "preset": config.preset,
-            "task": config.task,
-            "seed": config.seed,
-            "length": task.length,
-            "slots": config.model.episodic.slots,
+            **facts(trainer),
             "signal": config.consolidation.signal,
             "trained_overridden": task.config.overridden,
             "index_rank": config.model.contradiction.rank,

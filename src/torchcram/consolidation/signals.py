@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -33,8 +34,12 @@ class RoutingSignal(Protocol):
         """Of the routing gradient."""
 
 
-class QualitySignal:
+@dataclass(frozen=True, kw_only=True)
+class PricedSignal:
     """A price in nats for each read, and a share of it back for each recall, in proportion to its quality."""
+
+    by_rule: bool
+    """Reads are charged by the rule itself, which skips those worth less, and some are tried to learn what they are."""
 
     def cost(
         self,
@@ -46,35 +51,17 @@ class QualitySignal:
     ) -> Tensor | float:
         if price == 0 or "reads" not in losses:
             return 0.0
-        return price * (positions / scored) * (losses["reads"] + config.reward * losses["recall"])
+        charged = 0.0 if self.by_rule else losses["reads"]
+        return price * (positions / scored) * (charged + config.reward * losses["recall"])
 
     def audit(self, config: ConsolidationConfig) -> float:
         return config.audit
 
     def trial(self, config: ConsolidationConfig) -> float:
-        return 0.0
+        return config.trial if self.by_rule else 0.0
 
     def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
         return 1 + (config.temperature - 1) * progress
-
-
-class UtilitySignal(QualitySignal):
-    """Reads are charged by the rule itself, which skips those worth less than the price; recall earns as ever."""
-
-    def cost(
-        self,
-        config: ConsolidationConfig,
-        losses: Mapping[str, Tensor],
-        price: float,
-        positions: Tensor | int,
-        scored: Tensor | int,
-    ) -> Tensor | float:
-        if price == 0 or "recall" not in losses:
-            return 0.0
-        return price * (positions / scored) * config.reward * losses["recall"]
-
-    def trial(self, config: ConsolidationConfig) -> float:
-        return config.trial
 
 
 class PaperSignal:
@@ -107,8 +94,8 @@ class PaperSignal:
 
 
 SIGNALS: Mapping[Signal, RoutingSignal] = {
-    "quality": QualitySignal(),
-    "utility": UtilitySignal(),
+    "quality": PricedSignal(by_rule=False),
+    "utility": PricedSignal(by_rule=True),
     "paper": PaperSignal(),
 }
 """By name, as in `ConsolidationConfig.signal`."""

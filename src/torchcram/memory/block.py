@@ -144,11 +144,12 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
-        noise [B, N, 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
+        noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
-        q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), and the
+        q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with
+        `rule="worth"` and trials `utility` (û against what reads turned out to be worth), and the
         mean per token of π² (`reads`) and of -π³·q (`recall`). All are to be made small; `consolidation.Consolidator`
         weighs them.
         """
@@ -171,9 +172,9 @@ class Block(nn.Module):
             taps, recent = timeline.previous(u, state.recent)
             seen = self.episodic.smooth(u, taps)
         if noise is None:
-            (noise,) = policy.noise(*timeline.mask.shape)
+            (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None)
         if self.index is not None and state.index is not None:
-            guidance = self._consult(self.index, seen, timeline, state.index, policy, noise)
+            guidance = self._consult(self.index, seen, timeline, state.index, policy, noise, keep=keep_state)
         store = _Store.open(self.episodic, seen, h, timeline, state, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
@@ -289,11 +290,13 @@ class Block(nn.Module):
         state: IndexState,
         policy: RoutingPolicy,
         noise: Tensor | None,
+        *,
+        keep: bool,
     ) -> Guidance:
         """What the index says of a call; while all is kept, there is nothing to look up yet, but all to learn."""
         lot = policy.lot(timeline.mask, noise)
         roles = index.roles(seen, timeline.mask)
-        consulted = None if policy.keep_all else index.consult(seen, timeline, state, roles)
+        consulted = None if policy.keep_all else index.consult(seen, timeline, state, roles, keep=keep)
         plain = lot < policy.audit
         if not (self.training and policy.lesson):
             return Guidance(consulted, plain, plain, policy.audit, None)

@@ -43,8 +43,8 @@ class Consulted(NamedTuple):
     """[B, N] bool: and it was not that."""
     pairs: Tensor
     """[B]: pairs of a token and an entry that were compared."""
-    state: IndexState
-    """The index after the call."""
+    state: IndexState | None
+    """The index after the call, if it is to be kept."""
 
 
 class Guidance(NamedTuple):
@@ -139,9 +139,7 @@ class ContradictionIndex(nn.Module):
         By how far it is from what is expected, and a little by how far from the truth that is thought to be: a key of
         which nothing is known may be told what happens to be expected.
         """
-        apart = (self.content(u.detach()) - self.expected(code.detach())).square().mean(-1)
-        news: Tensor = apart / _NEAR + self._doubts(code) / _UNKNOWN
-        return news
+        return self._judge(u, code)[0]
 
     def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N]."""
@@ -178,7 +176,13 @@ class ContradictionIndex(nn.Module):
 
     @torch.no_grad()
     def consult(
-        self, u: Tensor, timeline: Timeline, state: IndexState, roles: tuple[Tensor, Tensor] | None = None
+        self,
+        u: Tensor,
+        timeline: Timeline,
+        state: IndexState,
+        roles: tuple[Tensor, Tensor] | None = None,
+        *,
+        keep: bool = True,
     ) -> Consulted:
         """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known."""
         batch, length = timeline.mask.shape
@@ -186,8 +190,8 @@ class ContradictionIndex(nn.Module):
         writes = compact(told)
         seen = gather_rows(u, writes)
         code = self.code(seen)
-        new = (self.news(seen, code) > 1) & writes.valid
-        familiar = (self._doubts(code) < _FAMILIAR) & writes.valid
+        news, doubts = self._judge(seen, code)
+        new, familiar = (news > 1) & writes.valid, (doubts < _FAMILIAR) & writes.valid
         as_ever = compact(writes.valid & ~new)
         known = Rows(gather_rows(writes.at, as_ever), as_ever.valid)
         entries = self._entries(timeline, state, writes, code, new)
@@ -224,7 +228,7 @@ class ContradictionIndex(nn.Module):
             checked=there(familiar),
             surprising=there(familiar & new),
             pairs=pairs,
-            state=self._keep(entries),
+            state=self._keep(entries) if keep else None,
         )
 
     def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
@@ -279,6 +283,12 @@ class ContradictionIndex(nn.Module):
         matching = ((right_match + wrong_match) * witnesses.valid).sum() / (reads + rows / 10) + between.sum() / reads
         loss: Tensor = asking + begun * (checking + matching)
         return loss
+
+    def _judge(self, u: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
+        """How new it is what writes say, and how much one doubts what was expected."""
+        apart = (self.content(u.detach()) - self.expected(code.detach())).square().mean(-1)
+        doubts = self._doubts(code)
+        return apart / _NEAR + doubts / _UNKNOWN, doubts
 
     def _doubts(self, code: Tensor) -> Tensor:
         """How far from the truth what is expected for a code [..., r] is thought to be, squared, in units of reads."""

@@ -18,15 +18,9 @@ NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
 
 _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
-_CHOICE, _AUDIT, _SKIP, _TRY, _PART, _POINT, _NUMBERS = (
-    slice(3),
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-)  # random numbers of a token in a layer
+# The random numbers of a token in a layer, and those that only trials and an index need.
+_CHOICE, _AUDIT, _SKIP, _NUMBERS = slice(3), 3, 4, 5
+_TRY, _PART, _POINT, _MORE = _NUMBERS, _NUMBERS + 1, _NUMBERS + 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +67,25 @@ class RoutingPolicy:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not possible; allowed: a share from 0 to 1")
 
-    def noise(self, batch: int, length: int, layers: int = 1) -> tuple[Tensor | None, ...]:
-        """Uniform numbers [B, N, 8] for each layer, made in one go, since many small draws keep a GPU waiting.
+    def noise(self, batch: int, length: int, layers: int = 1, *, guided: bool = False) -> tuple[Tensor | None, ...]:
+        """Uniform numbers [B, N, 5] for each layer, made in one go, since many small draws keep a GPU waiting.
 
-        None for each without `draws`.
+        [B, N, 8] with trials, or if a contradiction index guides the layers. None for each without `draws`.
         """
         if self.draws is None:
             return (None,) * layers
         if len(self.draws.rows) != batch:
             raise ValueError(f"policy.draws is for {len(self.draws.rows)} sequences, the input has {batch}")
-        numbers = self.draws.uniform(_STREAM, layers * length * _NUMBERS)
-        return numbers.view(batch, layers, length, _NUMBERS).unbind(1)
+
+        def draw(stream: int, count: int) -> Tensor:
+            assert self.draws is not None
+            return self.draws.uniform(stream, layers * length * count).view(batch, layers, length, count)
+
+        numbers = draw(_STREAM, _NUMBERS)
+        if guided or self.trial > 0:
+            # From a stream of their own: what is drawn without them does not change.
+            numbers = torch.cat([numbers, draw(_STREAM + 1, _MORE)], dim=-1)
+        return numbers.unbind(1)
 
     def skips(self, mask: Tensor, noise: Tensor | None) -> Tensor:
         """Which tokens [B, N] do not read under `dense`; noise as `noise` returns it."""
@@ -102,8 +104,8 @@ class RoutingPolicy:
         return self._uniform(mask, noise, _POINT) < 0.5
 
     def shared_noise(self, mask: Tensor) -> Tensor:
-        """Uniform numbers [B, N, 8] for all layers alike."""
-        size = (*mask.shape, _NUMBERS)
+        """Uniform numbers [B, N, 8] for all layers alike, without `draws`."""
+        size = (*mask.shape, _NUMBERS + _MORE)
         return torch.rand(size, generator=self.generator, device=mask.device, dtype=torch.float64)
 
     def gumbel(self, logits: Tensor, noise: Tensor | None) -> Tensor:
@@ -132,7 +134,7 @@ class Decision(NamedTuple):
     tried: Tensor
     """[B, N] bool: a read of which a random part is used."""
     instead: Tensor
-    """[B, N] int64: what each token does or would do without a read."""
+    """[B, N] int64: what each token does or, in a call with trials, would do without its read."""
 
 
 class Router(nn.Module):
@@ -150,7 +152,7 @@ class Router(nn.Module):
         super().__init__()
         self.config = config
         # Logit of a read of all such tokens alike: what became of one key must not decide about another.
-        self.on_hit = nn.Parameter(torch.full((1,), 2.0 / STEEP)) if guided else None
+        self.on_hit = nn.Parameter(torch.full((1,), 2.0 / STEEP)) if guided and config.rule == "choice" else None
         self.worth = WorthEstimator(width, config) if config.rule == "worth" else None
         if self.worth is not None:
             self.register_buffer("price", torch.zeros(1))
@@ -189,11 +191,11 @@ class Router(nn.Module):
 
         guidance: of a contradiction index; worth [B, N]: what reads are thought to be worth, with `rule="worth"`.
 
-        noise [B, N, 8]: this layer's part of `policy.noise`, if the policy counts its random numbers.
+        noise [B, N, 5 or 8]: this layer's part of `policy.noise`, if the policy counts its random numbers.
         """
         can_read = able[EPISODIC]
         if guidance is not None and guidance.hits is not None:
-            # What memory recalls there is wrong: none of them recalls, and in a layer with a buffer all go alike.
+            # What memory recalls there is wrong: none of them recalls, and where they can choose to read all go alike.
             alike = logits
             if self.on_hit is not None:
                 alike = torch.where(self.number == EPISODIC, STEEP * self.on_hit, 0).to(logits.dtype)
@@ -207,8 +209,6 @@ class Router(nn.Module):
         probabilities = torch.softmax(logits, dim=-1)
         perturbation = policy.gumbel(logits, noise) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, perturbation, policy.temperature)
-        others = logits.masked_fill(self.number == EPISODIC, -torch.inf)
-        instead = torch.where(actions == EPISODIC, others.argmax(-1), actions)
         if worth is not None and can_read and policy.reads == "routed":
             pays = worth > self.asking_price(policy)
             actions = torch.where(pays, EPISODIC, actions)
@@ -228,8 +228,10 @@ class Router(nn.Module):
         if policy.audit > 0 and can_read:
             plain = policy.lot(mask, noise) < policy.audit if guidance is None else guidance.plain
             audited = (plain if guidance is None else guidance.audit) & mask & ~reads
-        tried = torch.zeros_like(reads)
+        tried, instead = torch.zeros_like(reads), actions
         if policy.trial > 0 and can_read:
+            others = logits.masked_fill(self.number == EPISODIC, -torch.inf)
+            instead = torch.where(reads, others.argmax(-1), actions)
             chosen, part = policy.trials(mask, noise)
             # Not all that are audited for an index: tokens that ask would never skip any more.
             tried = (reads & chosen) | (audited & plain)

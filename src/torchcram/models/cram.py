@@ -192,7 +192,8 @@ class Cram(nn.Module):
         x = self.encoder(batch)
         layers: list[BlockOutput] = []
         guidance = None
-        noise = policy.noise(rows, length, self.config.layers)
+        guided = any(block.index is not None for block in self.blocks)
+        noise = policy.noise(rows, length, self.config.layers, guided=guided)
         if policy.reads == "dense" and policy.trial > 0 and policy.draws is None:
             noise = (policy.shared_noise(timeline.mask),) * self.config.layers
         dense = _dense_actions(policy, timeline, noise[0])

@@ -13,7 +13,7 @@ from torchcram import processes
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
-from torchcram.tasks import Task
+from torchcram.tasks import Examples, Task
 
 HELD_OUT = 1 << 40
 """Added to the seed for evaluation batches, which training never sees."""
@@ -75,15 +75,11 @@ def evaluate(
     """
     device = model.norm.weight.device
     kinds = len(task.kinds)
-    chunk = chunk or max(1, AT_ONCE // task.length)
     totals: dict[str, Tensor] = {}
     ledger: Ledger | None = None
     sample: Sample | None = None
     with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        mine = processes.share(range(rows))
-        for begin in range(0, len(mine), chunk):
-            part = mine[begin : begin + chunk]
-            examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
+        for _, examples in held_out(task, seed=seed, rows=processes.share(range(rows)), chunk=chunk, device=device):
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
             sample = _sample(examples.kind, out.routing, kinds) if sample is None else sample
@@ -144,13 +140,23 @@ def _sample(kind: Tensor, routing: Tensor, kinds: int) -> Sample:
     return Sample(kind=digits(shown[row]), actions=[digits(actions) for actions in routing[row, :_SHOWN].unbind(-1)])
 
 
+def held_out(
+    task: Task, *, seed: int, rows: range, chunk: int | None = None, device: torch.device
+) -> Iterator[tuple[range, Examples]]:
+    """Held-out sequences, `chunk` at a time; default: as many as make a forward pass of fair size."""
+    chunk = chunk or max(1, AT_ONCE // task.length)
+    for begin in range(0, len(rows), chunk):
+        part = rows[begin : begin + chunk]
+        yield part, task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
+
+
 @contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, and back to what it was."""
+def evaluating(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Evaluation mode, without gradients unless they are wanted, and back to what it was."""
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients):
             yield
     finally:
         model.train(training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,38 +12,41 @@ from torchcram.consolidation import DriftAlarm
 from torchcram.models import Cram
 from torchcram.tasks import Srcd
 from torchcram.tasks.srcd import RECURRING
-from torchcram.training.evaluate import AT_ONCE, HELD_OUT, evaluate, evaluating
+from torchcram.training.evaluate import evaluate, evaluating, held_out
 
-CASES: Mapping[str, Mapping[str, float | int]] = {
-    "no override": {},
-    "override 10%": {"overridden": 0.1},
-    "override 50%": {"overridden": 0.5},
-    "rebound twice": {"overridden": 0.5, "rebound": 2},
-    "drift midway": {"drift": 0.5},
-    "another table": {},
-}
-"""Settings of the task, whatever the model was trained on."""
+ANOTHER_TABLE = "another table"
 _AS_EVER: Mapping[str, float | int] = {"overridden": 0.0, "rebound": 1, "drift": 1.0}
 _WINDOWS = 32  # of a sequence: how finely it is told when accuracy is back after a drift
 _BACK = 0.99
+
+
+def cases(task: Srcd) -> dict[str, Srcd]:
+    """Variants of a task, whatever a model was trained on; those that its settings leave no room for are not there."""
+    changes: dict[str, dict[str, float | int]] = {
+        "no override": {},
+        "override 10%": {"overridden": 0.1},
+        "override 50%": {"overridden": 0.5},
+        "rebound twice": {"overridden": 0.5, "rebound": 2},
+        "drift midway": {"drift": 0.5},
+        ANOTHER_TABLE: {"table": task.config.table + 1},
+    }
+    found = {}
+    for what, change in changes.items():
+        with contextlib.suppress(ValueError):
+            found[what] = Srcd(task.config.override({**_AS_EVER, **change}))
+    return found
 
 
 def measure(
     model: Cram, task: Srcd, *, seed: int, rows: int, positions: int, bf16: bool = False
 ) -> Iterator[dict[str, Any]]:
     """A row a case, then one about the drift alarm along `positions` of a stream; `least` is the least reads."""
-    for what, changes in CASES.items():
-        if what == "another table":
-            changes = {"table": task.config.table + 1}
-        try:
-            case = Srcd(task.config.override({**_AS_EVER, **changes}))
-        except ValueError:
-            continue  # there is no such case of this task
+    for what, case in cases(task).items():
         found = evaluate(model, case, seed=seed, rows=rows, bf16=bf16)
         # Of another table nothing is known: all that is asked for must be read.
-        least = found.metrics["static_bound" if what == "another table" else "opt"]
+        least = found.metrics["static_bound" if what == ANOTHER_TABLE else "opt"]
         row = {"what": what, **found.row(), "least": least, "hits_recurring": found.kind_hits["recurring"]}
-        if "drift" in changes:
+        if case.config.drift < 1:
             row |= _recovery(model, case, seed=seed, rows=rows, bf16=bf16)
         yield row
     yield {"what": "alarm", **_alarm(model, task, seed=seed, positions=positions, bf16=bf16)}
@@ -80,7 +84,7 @@ def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) ->
     false, checked = len(alarm.rang_at), alarm.checks
     changed = Srcd(task.config.override({**_AS_EVER, "drift": 0.0}))
     queries, rang = 0, False
-    for examples, out in _run(model, changed, seed=seed + 2, rows=256, bf16=bf16, at_once=1):
+    for examples, out in _run(model, changed, seed=seed + 2, rows=256, bf16=bf16, chunk=1):
         queries += int((examples.kind >= RECURRING).sum())
         rang = alarm.observe(out.surprises())
         if rang:
@@ -95,12 +99,9 @@ def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) ->
     }
 
 
-def _run(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool, at_once: int | None = None) -> Iterator[Any]:
+def _run(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool, chunk: int | None = None) -> Iterator[Any]:
     device = model.norm.weight.device
-    step = at_once or max(1, AT_ONCE // task.length)
-    for begin in range(0, rows, step):
-        part = range(begin, min(begin + step, rows))
-        examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
+    for _, examples in held_out(task, seed=seed, rows=range(rows), chunk=chunk, device=device):
         with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             out = model(examples.inputs, dt=examples.dt, keep_state=False)
         yield examples, out

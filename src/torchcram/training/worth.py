@@ -14,7 +14,7 @@ from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
 from torchcram.ops import gather_rows
 from torchcram.tasks import Task
-from torchcram.training.evaluate import AT_ONCE, HELD_OUT
+from torchcram.training.evaluate import AT_ONCE, evaluating, held_out
 
 _TRIED = 0.1  # of the tokens that read, and of those that do not: few enough not to disturb each other
 _WORTHS = (0.0, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # nats: where bins of û begin
@@ -54,16 +54,14 @@ def measure(model: Cram, task: Task, *, seed: int, rows: int, bf16: bool = False
     sums = torch.zeros(layers, 2, kinds, 2, dtype=torch.float64, device=device)
     utility = torch.zeros(len(_WORTHS), 3, dtype=torch.float64, device=device)
     quality = torch.zeros(len(_QUALITIES), 3, dtype=torch.float64, device=device)
-    training, at_once = model.training, max(1, AT_ONCE // (4 * task.length))
-    model.eval()
+    chunk = max(1, AT_ONCE // (4 * task.length))  # gradients need room
     mine = processes.share(range(rows))
-    for begin in range(0, len(mine), at_once):
-        part = mine[begin : begin + at_once]
-        examples = task.batch(seed=seed + HELD_OUT, step=0, rows=part, device=device)
+    for part, examples in held_out(task, seed=seed, rows=mine, chunk=chunk, device=device):
         draws = Draws(seed=seed, step=0, rows=torch.arange(part.start, part.stop, device=device))
         scored = task.scored(examples)[task.main]
         policy = RoutingPolicy(trial=_TRIED, audit=_TRIED, scored=scored, draws=draws)
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        wanted = evaluating(model, gradients=True)
+        with wanted, torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             out = model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             loss = task.losses(out.predictions, examples)[task.main]
         probes = [layer.trial.probe for layer in out.layers if layer.trial is not None]
@@ -83,7 +81,6 @@ def measure(model: Cram, task: Task, *, seed: int, rows: int, bf16: bool = False
             if layer.exact is not None:
                 valid = rows_read.valid
                 _bin(quality, _QUALITIES, gather_rows(layer.quality, rows_read)[valid], layer.exact[valid])
-    model.train(training)
     sums, utility, quality = processes.totals(sums, utility, quality)
     by_kind = [{name: _means(sums[:, i, k]) for k, name in enumerate(task.kinds)} for i in range(2)]
     used, unused = (_means(sums[:, i].sum((0, 1)).unsqueeze(0))[0] for i in range(2))

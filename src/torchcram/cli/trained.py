@@ -1,0 +1,37 @@
+"""A trained run, for the commands that use one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from torchcram.cli.settings import changed
+from torchcram.training.loop import Trainer
+from torchcram.training.run import RunFolder
+
+
+def load(path: Path, device: str = "cpu", changes: Sequence[str] = ()) -> Trainer:
+    """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task or model."""
+    folder = RunFolder(path)
+    config = changed(folder.config, changes).override({"compile": False})
+    trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
+    if not trainer.restore(folder.checkpoints):
+        raise ValueError(f"{path} has no checkpoint")
+    return trainer
+
+
+def facts(trainer: Trainer) -> dict[str, Any]:
+    """What a row of results says of the run it comes from."""
+    config = trainer.config
+    return {
+        "model": "cram",
+        "preset": config.preset,
+        "task": config.task,
+        "schedule": config.consolidation.schedule,
+        "seed": config.seed,
+        "length": trainer.task.length,
+        "slots": config.model.episodic.slots,
+    }
