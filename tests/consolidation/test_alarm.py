@@ -40,6 +40,21 @@ def test_it_can_ring_at_all_when_false_alarms_are_cheap():
     assert 2000 / len(alarm.rang_at) >= 20
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1, 0.2])
+def test_it_learns_what_is_usual(rate):
+    """Silent at that rate, and not much less alert than it has to be."""
+    alarm = DriftAlarm.calibrated(surprises(rate, 2000, seed=5))
+    assert rate < alarm.expected < 1.7 * rate + 0.02
+    assert not alarm.observe(surprises(rate, 200_000, seed=6))
+    assert alarm.observe(surprises(0.9, 60, seed=7))
+
+
+@pytest.mark.parametrize("usual", [[], [False] * 10, [True, False] * 500])
+def test_too_little_or_too_much_is_not_called_usual(usual):
+    with pytest.raises(ValueError, match="to tell a change by"):
+        DriftAlarm.calibrated(usual)
+
+
 def test_parts_add_up():
     whole, parts = DriftAlarm(), DriftAlarm()
     seen = surprises(0.015, 500, seed=3)

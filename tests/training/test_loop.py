@@ -126,3 +126,30 @@ def test_reads_and_audits_of_training_are_counted() -> None:
     released = [run.train_step() for _ in range(3)] and run._executed()
     assert 0 < released["audits"] < 0.2
     assert run._executed() == {"reads_training": 0, "audits": 0}, "only what came since"
+
+
+def test_the_teacher_is_the_model_at_release(tmp_path: Path) -> None:
+    """On the sequences of the checks it has the losses that the controller keeps; later steps do not change it."""
+    run = trainer(**{"consolidation.check_every": 10})
+    run.consolidator.gate.observe = lambda dense, off: ["value"]
+    reports = list(run.run(tmp_path))
+    assert run.consolidator.released_at == 10
+    assert reports[-1].step == 30
+    again = trainer(**{"consolidation.check_every": 10})
+    assert again.restore(tmp_path)
+    found = again.kept(tmp_path, seed=0, rows=8)
+    assert found.teacher is not None
+    assert found.teacher["value"] == pytest.approx(run.consolidator.controller.at_release["value"], abs=1e-6)
+    assert found.dense != found.teacher
+    assert found.routed == again.evaluate(RoutingPolicy()).losses
+    gaps = {head: found.routed[head] - found.dense[head] for head in found.routed}
+    gaps["value"] = max(gaps["value"], found.routed["value"] - found.teacher["value"])
+    assert found.excess == max(gaps.values())
+
+
+def test_without_a_release_there_is_no_teacher(tmp_path: Path) -> None:
+    run = trainer(steps=2)
+    list(run.run(tmp_path))
+    found = run.kept(tmp_path, seed=0, rows=4)
+    assert found.teacher is None
+    assert found.excess == max(found.routed[head] - found.dense[head] for head in found.routed)

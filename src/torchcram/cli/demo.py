@@ -35,5 +35,5 @@ def run(out: Path, *, changes: Sequence[str]) -> None:
     )
     if not finished:
         return
-    evaluate.run(out, changes=[], rows=1024, worth=False, device="cpu", json=out / "result.json")
+    evaluate.run(out, changes=[], rows=1024, worth=False, kept=True, device="cpu", json=out / "result.json")
     report.run([out], out=out / "report.html", picture=None)

@@ -15,7 +15,9 @@ from torchcram.training.run import RunFolder
 
 
 @told()
-def run(path: Path, *, changes: Sequence[str], rows: int, worth: bool, device: str, json: Path | None) -> None:
+def run(
+    path: Path, *, changes: Sequence[str], rows: int, worth: bool, kept: bool, device: str, json: Path | None
+) -> None:
     """Print (and write) one row: quality and reads of the newest checkpoint of a run."""
     prepare(device)
     trainer = load(path, device, changes)
@@ -23,6 +25,7 @@ def run(path: Path, *, changes: Sequence[str], rows: int, worth: bool, device: s
     # Other held-out sequences than those that training was steered by.
     found = trainer.evaluate(seed=config.seed + 1, rows=rows)
     gains = trainer.worth(seed=config.seed + 1, rows=rows) if worth else None
+    held = trainer.kept(RunFolder(path).checkpoints, seed=config.seed + 1, rows=rows) if kept else None
     last = (RunFolder(path).metrics() or [{}])[-1]
     row: dict[str, Any] = {
         **facts(trainer),
@@ -30,6 +33,7 @@ def run(path: Path, *, changes: Sequence[str], rows: int, worth: bool, device: s
         "reads_training": last.get("reads_training"),
         "audits": last.get("audits"),
         **({"nats_per_read": gains.reads, "nats_per_skip": gains.skips} if gains is not None else {}),
+        **({"excess": held.excess, "tolerance": config.consolidation.tolerance} if held is not None else {}),
         "released_at": trainer.consolidator.released_at,
         "steps": trainer.step,
         "seconds": trainer.seconds,

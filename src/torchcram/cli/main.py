@@ -97,13 +97,16 @@ def evaluate(
     ] = None,
     rows: Annotated[int, typer.Option(help="Held-out sequences.", min=1)] = 1024,
     worth: Annotated[bool, typer.Option("--worth", help="Also what reads are worth; takes gradients.")] = False,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Also whether the tolerance is kept; lets every token read, then and now.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: JsonFile = None,
 ) -> None:
     """Evaluate a trained run on held-out data."""
     from torchcram.cli import evaluate
 
-    evaluate.run(run, changes=set_ or [], rows=rows, worth=worth, device=device, json=json)
+    evaluate.run(run, changes=set_ or [], rows=rows, worth=worth, kept=kept, device=device, json=json)
 
 
 @app.command()

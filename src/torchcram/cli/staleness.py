@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -36,9 +37,7 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
         for row in measure(trainer.model, task, seed=config.seed + 1, rows=rows, positions=positions, bf16=config.bf16):
             found.append({**known, **row})
             if row["what"] == "alarm":
-                ring = row["queries_to_ring"]
-                told_of = "no ring" if ring is None else f"rings {ring} queries after the table has changed"
-                alarm = f"alarm: {row['false_alarms']} false in {row['positions']:,} positions; {told_of}"
+                alarm = _about_alarm(row)
                 continue
             shares = [row.get(f"accuracy{kind}") for kind in ("", "_recurring", "_novel", "_overridden")]
             cells = ["–" if share is None else f"{share:.2%}" for share in (*shares, row["reads"])]
@@ -49,3 +48,11 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
         seeds.append(config.seed)
     if json is not None:
         results.write(json, name="staleness", rows=found, seeds=sorted(set(seeds)), machine=machine(device))
+
+
+def _about_alarm(row: Mapping[str, Any]) -> str:
+    if row["expected_rate"] is None:
+        return f"alarm: none, since {row['surprise_rate']:.0%} of the checks find something else than expected as it is"
+    ring = row["queries_to_ring"]
+    told_of = "no ring" if ring is None else f"rings {ring} queries after the table has changed"
+    return f"alarm: {row['false_alarms']} false in {row['positions']:,} positions; {told_of}"

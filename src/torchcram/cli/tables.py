@@ -24,13 +24,19 @@ def show_evaluation(what: str, row: Row) -> None:
     times = (
         f", {reads / least:.2f} × the least possible" if isinstance(reads, float) and isinstance(least, float) else ""
     )
-    lines = (
+    lines: tuple[str, ...] = (
         f"[bold]{what}[/bold]: {row['model']} {row['preset']}, {row['task']}, N = {row['length']}, seed {row['seed']}",
         f"  accuracy  {share('accuracy')} ({parts})",
         f"  reads     {share('reads')} of the positions{times}; {share('layer_reads')} in a layer",
         f"  dynamics  error {_short(row.get('dynamics_mse'))}, at least {_short(row.get('dynamics_floor'))}",
         f"  training  {row['steps']} steps, {'never released' if released is None else f'released at step {released}'}",
     )
+    excess, tolerance = row.get("excess"), row.get("tolerance")
+    if isinstance(excess, float) and isinstance(tolerance, float):
+        verdict = "within" if excess <= tolerance else "more than"
+        lines += (
+            f"  quality   {excess:+.4f} nats a scored position against dense, {verdict} the {tolerance:g} allowed",
+        )
     Console(highlight=False).print("\n".join(lines), soft_wrap=True)
 
 

@@ -10,13 +10,14 @@ from torchcram.strict import check_number
 
 _TIMES = (2, 5, 15, 45)  # as often as expected: what the alarm looks out for, ...
 _MOST = 0.95  # ... and not more than this
+_LEAST = 0.01  # rate of surprises to expect in any case
 
 
 @dataclass(kw_only=True)
 class DriftAlarm:
     """Rings when surprises, normally rare, become common. A surprise is a check that found memory to be wrong.
 
-        alarm = DriftAlarm()
+        alarm = DriftAlarm.calibrated(model(usual).surprises())
         for chunk in stream:
             out = model(chunk, state=state)
             if alarm.observe(out.surprises()):
@@ -38,6 +39,23 @@ class DriftAlarm:
     """After which checks it rang."""
     level: list[float] = field(default_factory=list)
     """log R for each rate."""
+
+    @classmethod
+    def calibrated(cls, usual: Iterable[bool], every: float = 1e8) -> DriftAlarm:
+        """An alarm for a model that makes these checks, a thousand say, where nothing has changed.
+
+        Expected are no more surprises than a quarter above the rate that they leave possible at one in a million.
+        """
+        from scipy.special import betaincinv
+
+        checks = list(usual)
+        found = sum(checks)
+        most = 1.25 * float(betaincinv(found + 1, max(1, len(checks) - found), 1 - 1e-6))
+        if most > 0.4:
+            raise ValueError(
+                f"{found} of {len(checks)} checks are surprises: too many, or too few checks, to tell a change by"
+            )
+        return cls(expected=max(_LEAST, most), every=every)
 
     def __post_init__(self) -> None:
         check_number("alarm.expected", self.expected, 0, 0.4, open_low=True)

@@ -39,8 +39,12 @@ class QualityController:
 
     def observe(self, routed: Mapping[str, float], dense: Mapping[str, float]) -> None:
         """Take in one check and move the pressure."""
-        gaps = [routed[head] - min(dense[head], self.at_release.get(head, math.inf)) for head in routed]
-        worst = max(gaps) if all(map(math.isfinite, gaps)) else math.inf
-        self.excesses = [*self.excesses, worst][-3:]
+        self.excesses = [*self.excesses, excess(routed, dense, self.at_release)][-3:]
         slack = 1 - self.excess / self.tolerance
         self.log_pressure = min(0.0, max(_LEAST, self.log_pressure + min(_UP, max(_DOWN, slack * _UP))))
+
+
+def excess(routed: Mapping[str, float], dense: Mapping[str, float], at_release: Mapping[str, float]) -> float:
+    """How far the worst head is above its reference: dense reading now or, for heads that have one, at release."""
+    gaps = [routed[head] - min(dense[head], at_release.get(head, math.inf)) for head in routed]
+    return max(gaps) if all(map(math.isfinite, gaps)) else math.inf

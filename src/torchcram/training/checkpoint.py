@@ -11,6 +11,7 @@ number of processes can go on from what any other number has written.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -75,7 +76,7 @@ class Saved:
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _ALONE) -> Path:
     """Write a checkpoint, all processes together, and remove all but the last `keep`. Returns its folder."""
-    target = folder / f"{_PREFIX}{checkpoint.step:08d}"
+    target = _path(folder, checkpoint.step)
     temporary = folder / f".{target.name}.partial"
     if world.any(world.first and _is_whole(target)):
         return target  # the same step again, after a resume
@@ -101,12 +102,28 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _AL
     return target
 
 
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"{_PREFIX}{step:08d}"
+
+
 def _is_whole(path: Path) -> bool:
     try:
         verified(path)
     except ValueError:
         return False
     return True
+
+
+def at(folder: Path, step: int, world: World = _ALONE) -> Saved | None:
+    """The checkpoint of one step; None if it is not there, or not whole."""
+    found = None
+    with world.together():
+        if world.first:
+            with contextlib.suppress(ValueError):
+                found = verified(_path(folder, step), world)
+    if not world.any(found is not None):
+        return None
+    return found or _described(_path(folder, step), world)[0]
 
 
 def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> Saved | None:
@@ -125,7 +142,7 @@ def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> 
     step = world.from_first(found.step if found is not None else -1)
     if step < 0 or found is not None:
         return found
-    return _described(folder / f"{_PREFIX}{step:08d}", world)[0]
+    return _described(_path(folder, step), world)[0]
 
 
 def verified(path: Path, world: World = _ALONE) -> Saved:
@@ -162,6 +179,8 @@ def _write(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
     if world.size == 1:
         for part in ("model", "optimizer"):
             mine = {name: x.detach().contiguous().cpu() for name, x in tensors.items() if name.startswith(f"{part}.")}
+            if not mine:
+                continue
             try:
                 save_file(mine, folder / f"{part}.safetensors")
             except SafetensorError as error:  # also what a full disk looks like

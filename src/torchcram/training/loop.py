@@ -16,6 +16,7 @@ from torch import Tensor
 
 from torchcram import processes
 from torchcram.consolidation import Consolidator
+from torchcram.consolidation.controller import excess
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
@@ -29,6 +30,7 @@ from torchcram.training.evaluate import Evaluation, evaluate
 from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
+_TEACHER = "teacher"  # folder among the checkpoints
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
@@ -80,6 +82,19 @@ class Progress:
             "worth": self.worth.to_dict() if self.worth is not None else None,
             "sample": dataclasses.asdict(self.evaluation.sample),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Held-out losses of each head, in nats per scored position."""
+
+    routed: dict[str, float]
+    dense: dict[str, float]
+    """With every token reading."""
+    teacher: dict[str, float] | None
+    """Of the model as it was at release, with every token reading all that was ever written; None: not kept."""
+    excess: float
+    """Of routed over the better of the two, for the worst head; the tolerance is for this."""
 
 
 class Trainer:
@@ -143,8 +158,11 @@ class Trainer:
                 self._go_back(checkpoints)
                 spent, since, bad = 0.0, self.step, 0
                 continue
+            acquiring = self.consolidator.released_at is None
             self.consolidator.step(self.held_out)
             self.step += 1
+            if checkpoints is not None and acquiring and self.consolidator.released_at is not None:
+                self._keep_teacher(checkpoints)
             if self.step >= optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
@@ -244,6 +262,24 @@ class Trainer:
         with self.world.sharing(), plain:
             return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
 
+    def kept(self, checkpoints: Path, *, seed: int, rows: int) -> Kept:
+        """Whether quality is held on held-out sequences: routed, against dense now and as it was at release."""
+
+        def losses(model: Cram, policy: RoutingPolicy) -> dict[str, float]:
+            with self.world.sharing():
+                return evaluate(model, self.task, seed=seed, rows=rows, policy=policy, bf16=self.config.bf16).losses
+
+        routed, dense = losses(self.model, RoutingPolicy()), losses(self.model, self.consolidator.dense())
+        released = self.consolidator.released_at
+        saved = checkpoint.at(checkpoints / _TEACHER, released, self.world) if released is not None else None
+        if saved is None:
+            return Kept(routed=routed, dense=dense, teacher=None, excess=excess(routed, dense, {}))
+        teacher = Cram(self.config.model).to(self.device)
+        state.restore(teacher, None, saved)
+        before = losses(teacher, RoutingPolicy(reads="dense", keep_all=True))
+        helped = {head: before[head] for head in self.consolidator.controller.at_release}
+        return Kept(routed=routed, dense=dense, teacher=before, excess=excess(routed, dense, helped))
+
     def worth(self, *, seed: int | None = None, rows: int | None = None) -> Worth:
         """What reads are worth on held-out sequences."""
         c = self.config
@@ -269,6 +305,11 @@ class Trainer:
         # First what belongs to the steps before: a checkpoint without them would never get them back.
         self.decisions.save(folder / "decisions", self.world)
         checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
+
+    def _keep_teacher(self, folder: Path) -> None:
+        """The model at release: what tolerance is measured against, whatever becomes of its reads later on."""
+        given = Checkpoint(step=self.step, tensors=state.tensors(self.model), extra={})
+        checkpoint.save(folder / _TEACHER, given, world=self.world)
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""

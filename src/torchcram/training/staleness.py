@@ -18,6 +18,7 @@ ANOTHER_TABLE = "another table"
 _AS_EVER: Mapping[str, float | int] = {"overridden": 0.0, "rebound": 1, "drift": 1.0}
 _WINDOWS = 32  # of a sequence: how finely it is told when accuracy is back after a drift
 _BACK = 0.99
+_CALIBRATION = 32_768  # positions that tell the alarm what is usual
 
 
 def cases(task: Srcd) -> dict[str, Srcd]:
@@ -73,30 +74,34 @@ def _recovery(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool) -> d
 
 def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, float | int | None]:
     """Rings along a stream of sequences in which nothing changes, and queries until one after the table has."""
-    alarm = DriftAlarm()
     usual = Srcd(task.config.override(_AS_EVER))
-    surprises = 0
-    rows = -(-positions // task.length)
-    for _, out in _run(model, usual, seed=seed + 1, rows=rows, bf16=bf16):
-        checks = out.surprises()
-        surprises += sum(checks)
+
+    def listen(seed: int, positions: int) -> Iterator[list[bool]]:
+        for _, out in _run(model, usual, seed=seed, rows=-(-positions // task.length), bf16=bf16):
+            yield out.surprises()
+
+    known = [check for checks in listen(seed + 3, _CALIBRATION) for check in checks]
+    found: dict[str, float | int | None] = {"surprise_rate": sum(known) / max(1, len(known)), "checks": len(known)}
+    try:
+        alarm = DriftAlarm.calibrated(known)
+    except ValueError:
+        return {**found, "positions": 0, "expected_rate": None, "false_alarms": None, "queries_to_ring": None}
+    for checks in listen(seed + 1, positions):
         alarm.observe(checks)
-    false, checked = len(alarm.rang_at), alarm.checks
+    found |= {
+        "positions": -(-positions // task.length) * task.length,
+        "checks": alarm.checks,
+        "expected_rate": alarm.expected,
+        "false_alarms": len(alarm.rang_at),
+        "queries_to_ring": None,
+    }
     changed = Srcd(task.config.override({**_AS_EVER, "drift": 0.0}))
-    queries, rang = 0, False
+    queries = 0
     for examples, out in _run(model, changed, seed=seed + 2, rows=256, bf16=bf16, chunk=1):
         queries += int((examples.kind >= RECURRING).sum())
-        rang = alarm.observe(out.surprises())
-        if rang:
-            break
-    return {
-        "positions": rows * task.length,
-        "checks": checked,
-        "surprise_rate": surprises / max(1, checked),
-        "expected_rate": alarm.expected,
-        "false_alarms": false,
-        "queries_to_ring": queries if rang else None,
-    }
+        if alarm.observe(out.surprises()):
+            return {**found, "queries_to_ring": queries}
+    return found
 
 
 def _run(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool, chunk: int | None = None) -> Iterator[Any]:

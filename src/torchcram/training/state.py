@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torchcram.training.checkpoint import Saved
 
 
-def tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def tensors(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Tensor]:
     """`model.<name>` and `optimizer.<name of the parameter>.<moment>`."""
     found = _of_model(model)
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters() if optimizer is not None else ():
         for moment, value in optimizer.state.get(parameter, {}).items():
             found[f"optimizer.{name}.{moment}"] = value
     return found
 
 
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Saved) -> None:
+def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, saved: Saved) -> None:
     """Read what `tensors` gave back into model and optimizer, however either is sharded now."""
     layout = saved.layout()
     targets = _of_model(model)
@@ -33,6 +33,9 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer, saved: Saved) ->
             raise ValueError(
                 f"{saved.path.name} is of another model: {name.removeprefix('model.')} is {given}, expected {expected}"
             )
+    if optimizer is None:
+        saved.read(targets)
+        return
     parameters = dict(model.named_parameters())
     number = {p: i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     moments: dict[int, dict[str, Tensor]] = {}
