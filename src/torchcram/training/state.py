@@ -15,8 +15,9 @@ from torchcram.training.checkpoint import Saved
 def tensors(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Tensor]:
     """`model.<name>` and `optimizer.<name of the parameter>.<moment>`."""
     found = _of_model(model)
-    for name, parameter in model.named_parameters() if optimizer is not None else ():
-        for moment, value in optimizer.state.get(parameter, {}).items():
+    moments = optimizer.state if optimizer is not None else {}
+    for name, parameter in model.named_parameters():
+        for moment, value in moments.get(parameter, {}).items():
             found[f"optimizer.{name}.{moment}"] = value
     return found
 
