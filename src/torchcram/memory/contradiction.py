@@ -103,6 +103,7 @@ class ContradictionIndex(nn.Module):
     """
 
     rested: Tensor
+    teller: Tensor
 
     def __init__(self, width: int, config: ContradictionConfig, layers: int = 1) -> None:
         """`layers`: of the stack that have a buffer, and so something to testify."""
@@ -110,6 +111,8 @@ class ContradictionIndex(nn.Module):
         self.config = config
         self.register_buffer("rested", torch.zeros(layers))
         """How many reads of a batch rest on one event in each of them, of late."""
+        self.register_buffer("teller", torch.zeros(1, dtype=torch.int64))
+        """Which of them tells what writes say."""
         rank = config.rank
         # One code for asking and for being asked for: so a key that has never been overridden matches all the same.
         self.coding = nn.Linear(width, rank, bias=False)
@@ -237,11 +240,12 @@ class ContradictionIndex(nn.Module):
         rested = (share > _RESTS) & witnesses.valid
         rests = rested.any(0)
         best = event.gather(0, share.argmax(0, keepdim=True)).squeeze(0)
-        # What a write says is told by the layer that retrieves most: several would tell it each in its own way.
+        # What a write says is told by one layer that retrieves, and by the same as long as it does: each has its own way.
         if self.training:
             self.rested.lerp_(processes.total(rested.flatten(1).sum(1).to(self.rested.dtype)), 0.05)
-        layer = self.rested.argmax()
-        said, told = says[layer].detach(), rested[layer] & (event[layer] == best)
+            most = self.rested.max()
+            self.teller.copy_(torch.where(self.rested[self.teller] < most / 2, self.rested.argmax(), self.teller))
+        said, told = says[self.teller].squeeze(0).detach(), (rested & (event == best))[self.teller].squeeze(0)
         if self.training:
             self.reads.observe(said, told)
         tokens = witnesses.valid / gather_rows(chance, witnesses).clamp(0.1, 1)
@@ -260,11 +264,11 @@ class ContradictionIndex(nn.Module):
 
         code, marks = self.code(asker), self.code(writer)
         said = self._in_units(said)
-        expected = self.expected(code.detach())
+        expected = self._expect(code)
         away = (expected - said).square().mean(-1)
         wrong = (self._doubts(code).log() - away.detach().clamp(_LEAST_DOUBT, _MOST_DOUBT).log()).square()
         # A write's code holds something of its value, which must not tell what to expect.
-        leak = (self.expected(marks.detach()) - expected.detach()).square().mean(-1)
+        leak = (self._expect(marks) - expected.detach()).square().mean(-1)
         untold = (self.content(writer.detach()) - said).square().mean(-1)
         # What does not recur cannot be expected: it must not be learned at the expense of what does.
         checking = (told * (wrong + _mild(away) + _mild(leak) + untold)).sum() / tellings
@@ -286,14 +290,23 @@ class ContradictionIndex(nn.Module):
 
     def _judge(self, u: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
         """How new it is what writes say, and how much one doubts what was expected."""
-        apart = (self.content(u.detach()) - self.expected(code.detach())).square().mean(-1)
+        apart = (self.content(u.detach()) - self._expect(code)).square().mean(-1)
         doubts = self._doubts(code)
         return apart / _NEAR + doubts / _UNKNOWN, doubts
+
+    def _expect(self, code: Tensor) -> Tensor:
+        """What a token of this code [..., r] will read, in units of reads."""
+        expected: Tensor = self.expected(self._evened(code))
+        return expected
+
+    def _evened(self, code: Tensor) -> Tensor:
+        """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
+        return code.detach() * math.sqrt(self.config.rank)
 
     def _doubts(self, code: Tensor) -> Tensor:
         """How far from the truth what is expected for a code [..., r] is thought to be, squared, in units of reads."""
         low, high = math.log(_LEAST_DOUBT), math.log(_MOST_DOUBT)
-        share: Tensor = torch.sigmoid(self.doubt(code.detach())).squeeze(-1)
+        share: Tensor = torch.sigmoid(self.doubt(self._evened(code))).squeeze(-1)
         return torch.exp(low + (high - low) * share)
 
     def _in_units(self, said: Tensor) -> Tensor:
