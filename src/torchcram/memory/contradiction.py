@@ -91,9 +91,10 @@ class ContradictionIndex(nn.Module):
     *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads: what a read rests on
     has the code of the token that read.
 
-    *Check.* From the code of a token, `expected` foretells what it will read, and `doubt` how wrong that will be; from
-    a write itself, `content` tells what reading it gives. Where the two differ the write says something new, and where
-    there was little doubt that is a surprise.
+    *Check.* `content` tells what reading a write gives. From a code, `expected` foretells the write itself, and `doubt`
+    how differently it will read. Where the write reads differently from the one expected it says something new, and
+    where there was little doubt that is a surprise. What is foretold is the write, since what a layer makes of it
+    changes with every step of training, and `content` follows that for both alike.
 
     *Hit.* Such writes are entered with their code. A token of the same code asks for what memory would get wrong: it
     does not recall, in any layer, and reads what the latest of these writes says. A later write that says what was
@@ -263,15 +264,15 @@ class ContradictionIndex(nn.Module):
         asking = asking + (written * rests).sum() / reads + (idle * tokens * others).sum() / all_tokens
 
         code, marks = self.code(asker), self.code(writer)
-        said = self._in_units(said)
-        expected = self._expect(code)
-        away = (expected - said).square().mean(-1)
-        wrong = (self._doubts(code).log() - away.detach().clamp(_LEAST_DOUBT, _MOST_DOUBT).log()).square()
+        untold = (self.content(writer.detach()) - self._in_units(said)).square().mean(-1)
+        expected, from_mark = self.expected(self._evened(code)), self.expected(self._evened(marks))
+        apart, leak = self._apart(writer, expected), self._apart(expected, from_mark)
+        wrong = (self._doubts(code).log() - apart.detach().clamp(_LEAST_DOUBT, _MOST_DOUBT).log()).square()
+        # What does not recur cannot be expected: it must not be learned at the expense of what does. All of a write is
+        # foretold, and not only what reads give of it now, since that changes as the model learns.
+        foretold = _mild(apart) + _mild((expected - writer.detach()).square().mean(-1))
         # A write's code holds something of its value, which must not tell what to expect.
-        leak = (self._expect(marks) - expected.detach()).square().mean(-1)
-        untold = (self.content(writer.detach()) - said).square().mean(-1)
-        # What does not recur cannot be expected: it must not be learned at the expense of what does.
-        checking = (told * (wrong + _mild(away) + _mild(leak) + untold)).sum() / tellings
+        checking = (told * (wrong + foretold + _mild(leak) + untold)).sum() / tellings
 
         match = self.match(code, marks)
         right_match = nn.functional.softplus(-match.diagonal(dim1=1, dim2=2)) * rests
@@ -290,14 +291,13 @@ class ContradictionIndex(nn.Module):
 
     def _judge(self, u: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
         """How new it is what writes say, and how much one doubts what was expected."""
-        apart = (self.content(u.detach()) - self._expect(code)).square().mean(-1)
-        doubts = self._doubts(code)
+        apart, doubts = self._apart(u, self.expected(self._evened(code))), self._doubts(code)
         return apart / _NEAR + doubts / _UNKNOWN, doubts
 
-    def _expect(self, code: Tensor) -> Tensor:
-        """What a token of this code [..., r] will read, in units of reads."""
-        expected: Tensor = self.expected(self._evened(code))
-        return expected
+    def _apart(self, u: Tensor, expected: Tensor) -> Tensor:
+        """How differently one would read a write u [..., D] and what was expected of it, squared, in units of reads."""
+        weight = self.content.weight.detach()
+        return nn.functional.linear(u.detach() - expected, weight).square().mean(-1)
 
     def _evened(self, code: Tensor) -> Tensor:
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
