@@ -41,15 +41,25 @@ def stream(seed: int = 3) -> tuple[ContradictionIndex, Tensor, Timeline]:
         head.bias.data.fill_(0.0)
     index.level.data.fill_(0.5)
     with torch.no_grad():  # so that about half of what is said is new
+        index.doubt[2].bias.zero_()
         index.expected[2].weight.zero_()
         index.expected[2].bias.zero_()
         index.content.bias.zero_()
-        index.content.weight *= (0.45 / index.content(u).square().mean(-1).median()).sqrt()
+        index.content.weight *= (0.35 / index.content(u).square().mean(-1).median()).sqrt()
     mask = chance(2, LENGTH, seed=seed + 4) < 0.9
     start = torch.zeros(2, LENGTH, dtype=torch.bool)
     start[0, 0] = start[1, 23] = True
     timeline = Timeline.build(torch.ones(2, LENGTH), mask=mask | start, start=start)
     return index, u, timeline
+
+
+@pytest.mark.parametrize("width", [16, 256])
+def test_to_an_index_that_has_learned_nothing_all_is_new(width):
+    """What is taken for known is forgotten first: nothing may be, before there is reason to."""
+    torch.manual_seed(1)
+    index = ContradictionIndex(width, ContradictionConfig(rank=64))
+    u = random(4, 200, width)
+    assert (index.news(u, index.code(u)) > 1).all()
 
 
 @torch.no_grad()

@@ -216,7 +216,9 @@ def guided(hits: torch.Tensor) -> Guidance:
     """By an index that only says who asks for what it holds."""
     nobody, nothing = torch.zeros_like(hits), torch.zeros(1, 0)
     state = IndexState(code=nothing, position=nothing.long(), dead=nothing.bool())
-    consulted = Consulted(torch.where(hits, 0, -1), nobody, nobody, nobody, nobody, torch.zeros(1), state)
+    consulted = Consulted(
+        torch.where(hits, 0, -1), torch.where(hits, 0, -1), nobody, nobody, nobody, nobody, torch.zeros(1), state
+    )
     return Guidance(consulted, nobody, nobody, 1.0, compact(nobody))
 
 

@@ -16,7 +16,7 @@ from torchcram.config import (
     SemanticConfig,
     WorkingConfig,
 )
-from torchcram.memory.contradiction import ContradictionIndex, Evidence, Guidance
+from torchcram.memory.contradiction import ContradictionIndex, Evidence, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written
 from torchcram.memory.losses import (
     Counts,
@@ -201,7 +201,7 @@ class Block(nn.Module):
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = self._read(store, reads | audits, self._targets(guidance, policy, timeline.mask, noise))
+            reading = self._read(store, reads | audits, self._pointer(guidance, policy, timeline.mask, noise))
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
@@ -279,8 +279,8 @@ class Block(nn.Module):
         self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
 
-    def _read(self, store: _Store, chosen: Tensor, target: Tensor | None) -> Reading:
-        return store.read(chosen, target)
+    def _read(self, store: _Store, chosen: Tensor, pointer: Pointer | None) -> Reading:
+        return store.read(chosen, pointer)
 
     def _consult(
         self,
@@ -305,13 +305,15 @@ class Block(nn.Module):
         audit, chance, witnesses = index.choose(roles[0], timeline.mask, lot, others)
         return Guidance(consulted, audit, plain, chance, witnesses)
 
-    def _targets(
+    def _pointer(
         self, guidance: Guidance | None, policy: RoutingPolicy, mask: Tensor, noise: Tensor | None
-    ) -> Tensor | None:
+    ) -> Pointer | None:
         """What reads are pointed at. In training every other one is not, so that attention is kept in practice."""
-        if guidance is None or guidance.target is None or not self.training:
-            return guidance.target if guidance is not None else None
-        return guidance.target.masked_fill(~policy.points(mask, noise), -1)
+        pointer = guidance.pointer if guidance is not None else None
+        if pointer is None or not self.training:
+            return pointer
+        unaided = ~policy.points(mask, noise)
+        return Pointer(*(part.masked_fill(unaided, -1) for part in pointer))
 
     def _try(
         self,
@@ -369,9 +371,9 @@ class _Store:
         written = memory.write(seen, h, timeline, state.episodic, known=known, keep_all=keep_all)
         return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state.episodic, written=written)
 
-    def read(self, chosen: Tensor, target: Tensor | None) -> Reading:
+    def read(self, chosen: Tensor, pointer: Pointer | None) -> Reading:
         """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`."""
-        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, target)
+        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, pointer)
 
     def evidence(self, guidance: Guidance) -> Evidence | None:
         """What the reads of an index's witnesses rest on; None if there are none."""

@@ -33,6 +33,8 @@ class Consulted(NamedTuple):
 
     target: Tensor
     """[B, N]: position of the write that a token asks for, -1: none that is in the index."""
+    here: Tensor
+    """[B, N]: where in the call that write is, -1: before it, or nowhere."""
     entered: Tensor
     """[B, N] bool: what is written here was entered."""
     known: Tensor
@@ -45,6 +47,15 @@ class Consulted(NamedTuple):
     """[B]: pairs of a token and an entry that were compared."""
     state: IndexState | None
     """The index after the call, if it is to be kept."""
+
+
+class Pointer(NamedTuple):
+    """Which write each token [B, N] asks for."""
+
+    position: Tensor
+    """Its position, -1: none."""
+    here: Tensor
+    """Where in the call it is, -1: before it, or none."""
 
 
 class Guidance(NamedTuple):
@@ -62,9 +73,9 @@ class Guidance(NamedTuple):
     """[B, Q]: those that the index learns from; None: it does not."""
 
     @property
-    def target(self) -> Tensor | None:
-        """[B, N]: position of the write that a token asks for and memory would get wrong, -1: none."""
-        return self.consulted.target if self.consulted is not None else None
+    def pointer(self) -> Pointer | None:
+        """Which write each token [B, N] asks for, where memory would get it wrong."""
+        return Pointer(self.consulted.target, self.consulted.here) if self.consulted is not None else None
 
     @property
     def hits(self) -> Tensor | None:
@@ -120,10 +131,14 @@ class ContradictionIndex(nn.Module):
         self.asks = nn.Linear(width, 1)
         self.asked = nn.Linear(width, 1)
         self.expected = nn.Sequential(nn.Linear(rank, 8 * rank), nn.ReLU(), nn.Linear(8 * rank, width))
-        self.doubt = nn.Sequential(nn.Linear(rank, 2 * rank), nn.ReLU(), nn.Linear(2 * rank, 1))
+        last = nn.Linear(2 * rank, 1)
+        self.doubt = nn.Sequential(nn.Linear(rank, 2 * rank), nn.ReLU(), last)
         # Linear, so that it cannot learn by heart which value comes with which key.
         self.content = nn.Linear(width, width)
         self.reads = RunningMoments(width)
+        # Until something was learned, everything is new: a write taken for known is the first to be forgotten.
+        nn.init.normal_(self.content.weight, std=math.sqrt(2 / width))
+        nn.init.constant_(last.bias, 3.0)
         # One number in a row each: FSDP2 shards along the first dimension, so it wants one.
         self.gain = nn.Parameter(torch.full((1,), 2.0))
         self.level = nn.Parameter(torch.full((1,), 0.7))
@@ -200,7 +215,7 @@ class ContradictionIndex(nn.Module):
         known = Rows(gather_rows(writes.at, as_ever), as_ever.valid)
         entries = self._entries(timeline, state, writes, code, new)
         pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
-        target = torch.full((batch, length), -1, dtype=torch.int64, device=u.device)
+        target, here = (torch.full((batch, length), -1, dtype=torch.int64, device=u.device) for _ in range(2))
         if entries.code.shape[1]:
             margin = self.gain.exp() * (1 - self.level) / 2
             number = torch.arange(entries.code.shape[1], device=u.device)
@@ -218,8 +233,10 @@ class ContradictionIndex(nn.Module):
                 # All that match about as well as the best are for one key: the latest counts, and entries are in order.
                 near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin)
                 latest = torch.where(near, number, -1).amax(2)
-                position = entries.position.gather(1, latest.clamp_min(0)).masked_fill(latest < 0, -1)
-                target.scatter_reduce_(1, rows.at, position.masked_fill(~rows.valid, -1), "amax")
+                none = (latest < 0) | ~rows.valid
+                for found, where in ((target, entries.position), (here, entries.written)):
+                    of_entry = where.gather(1, latest.clamp_min(0)).masked_fill(none, -1)
+                    found.scatter_reduce_(1, rows.at, of_entry, "amax")
                 pairs += visible.sum((1, 2))
 
         def there(those: Tensor) -> Tensor:
@@ -227,6 +244,7 @@ class ContradictionIndex(nn.Module):
 
         return Consulted(
             target=target,
+            here=here,
             entered=there(new),
             known=there(writes.valid & ~new),
             checked=there(familiar),
@@ -241,7 +259,7 @@ class ContradictionIndex(nn.Module):
         rested = (share > _RESTS) & witnesses.valid
         rests = rested.any(0)
         best = event.gather(0, share.argmax(0, keepdim=True)).squeeze(0)
-        # What a write says is told by one layer that retrieves, and by the same as long as it does: each has its own way.
+        # What a write says is told by one layer, and by the same as long as it retrieves: each has its own way.
         if self.training:
             self.rested.lerp_(processes.total(rested.flatten(1).sum(1).to(self.rested.dtype)), 0.05)
             most = self.rested.max()

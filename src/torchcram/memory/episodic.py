@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
-from torchcram.memory.contradiction import Evidence
+from torchcram.memory.contradiction import Evidence, Pointer
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
@@ -124,12 +124,9 @@ class EpisodicMemory(nn.Module):
         rows: Rows,
         timeline: Timeline,
         written: Written,
-        target: Tensor | None = None,
+        pointer: Pointer | None = None,
     ) -> Reading:
-        """Look up the given rows, and no others.
-
-        target [B, N]: position of the event that a row is thought to ask for, -1: none.
-        """
+        """Look up the given rows, and no others; `pointer`: which event each token [B, N] is thought to ask for."""
         found = episodic_read(
             self._query(u, h, rows, timeline),
             written.key,
@@ -139,7 +136,9 @@ class EpisodicMemory(nn.Module):
             rows,
             gather_rows(timeline.time, rows),
             written.events,
-            None if target is None else _events_at(gather_rows(target, rows), rows, written),
+            None
+            if pointer is None
+            else _pointed_at(pointer, rows, written, held=written.position.shape[1] - u.shape[1]),
         )
         return Reading(rows, self.outward(found.value.flatten(2)), found.mass, found.pairs)
 
@@ -211,13 +210,18 @@ class EpisodicMemory(nn.Module):
         return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
 
 
-def _events_at(position: Tensor, rows: Rows, written: Written) -> Tensor:
-    """Which event [B, R] was written at a position [B, R] of a row's own sequence; -1: none that the row can read."""
-    those = compact((position >= 0) & rows.valid)
-    at = Rows(gather_rows(rows.at, those), those.valid)
-    here = (written.position.unsqueeze(1) == gather_rows(position, those).unsqueeze(2)) & written.events.readable(at)
-    event = torch.where(here.any(2), here.long().argmax(2), -1) if here.shape[2] else those.at * 0 - 1
-    return scatter_rows(event + 1, those, rows.at.shape[1]) - 1
+def _pointed_at(pointer: Pointer, rows: Rows, written: Written, held: int) -> Tensor:
+    """The number of the event [B, R] that each row is pointed at; -1: none, or none that it can read."""
+    position, here = (gather_rows(part, rows) for part in pointer)
+    event = torch.where(here >= 0, held + here, -1)
+    if held == 0:
+        return event
+    before = compact((position >= 0) & (here < 0) & rows.valid)
+    at = Rows(gather_rows(rows.at, before), before.valid)
+    found = written.position[:, None, :held] == gather_rows(position, before).unsqueeze(2)
+    found &= written.events.readable(at)[..., :held]
+    among_held = torch.where(found.any(2), found.long().argmax(2), -1)
+    return torch.maximum(event, scatter_rows(among_held + 1, before, rows.at.shape[1]) - 1)
 
 
 def _sharpness(position: Tensor, trained_length: int) -> Tensor:
