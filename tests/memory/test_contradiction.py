@@ -208,7 +208,9 @@ class School:
         share = torch.where(at >= 10, 0.9, 0.1)
         event = torch.cat([torch.zeros(10, dtype=torch.int64), order]).unsqueeze(0)
         says = torch.cat([u[0, event[0], 10:], torch.zeros(20, 10)], -1).unsqueeze(0) * 7
-        return self.index.loss(u, Rows(at, at >= 0), torch.ones(1, 20), [Evidence(share, event, says, torch.zeros(1))])
+        return self.index.loss(
+            u, Rows(at, at >= 0), torch.ones(1, 20), [Evidence(share, event, says, at >= 0, torch.zeros(1))]
+        )
 
 
 @pytest.fixture
@@ -281,11 +283,45 @@ def test_what_layers_say_counts_by_where_reads_rest():
         u = random(1, 6, WIDTH)
         rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
         event, says = torch.tensor([[0, 0, 0, 1, 1, 2]]), random(1, 6, WIDTH, seed=1)
-        blurred = Evidence(torch.full((1, 6), 0.2), event, says + nonsense, torch.zeros(1))
-        sharp = Evidence(torch.tensor([[0.1, 0.1, 0.1, 0.8, 0.9, 0.7]]), event, says, torch.zeros(1))
+        blurred = Evidence(torch.full((1, 6), 0.2), event, says + nonsense, rows.valid, torch.zeros(1))
+        sharp = Evidence(torch.tensor([[0.1, 0.1, 0.1, 0.8, 0.9, 0.7]]), event, says, rows.valid, torch.zeros(1))
         losses.append(index.loss(u, rows, torch.ones(1, 6), [blurred, sharp]).item())
         assert index.rested.tolist() == pytest.approx([0, 3 * 0.05])
     assert losses[0] == losses[1]
+
+
+def test_a_layer_whose_reads_nobody_uses_is_not_believed():
+    """It may rest on one event throughout, as firmly as it likes."""
+    losses = []
+    for sure in (0.2, 0.99):
+        index = make(layers=2).train()
+        u = random(1, 6, WIDTH)
+        rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
+        none = torch.zeros(1, 6, dtype=torch.int64)
+        sink = Evidence(torch.full((1, 6), sure), none, random(1, 6, WIDTH, seed=2), ~rows.valid, torch.zeros(1))
+        event = torch.tensor([[0, 0, 0, 1, 1, 2]])
+        used = torch.tensor([[False, False, False, False, False, True]])
+        one = Evidence(torch.full((1, 6), 0.8), event, random(1, 6, WIDTH, seed=1), used, torch.zeros(1))
+        losses.append(index.loss(u, rows, torch.ones(1, 6), [sink, one]).item())
+        assert index.teller.item() == 1
+    assert losses[0] == losses[1]
+
+
+def test_one_layer_tells_as_long_as_it_retrieves():
+    index = make(layers=2).train()
+    u = random(1, 6, WIDTH)
+    rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
+
+    def teach(*resting: int) -> int:
+        share = [torch.where(torch.arange(6) < count, 0.8, 0.1).unsqueeze(0) for count in resting]
+        event = torch.tensor([[0, 0, 0, 1, 1, 2]])
+        index.loss(u, rows, torch.ones(1, 6), [Evidence(s, event, u, rows.valid, torch.zeros(1)) for s in share])
+        return int(index.teller)
+
+    assert {teach(5, 4) for _ in range(50)} == {0}
+    assert {teach(4, 6) for _ in range(100)} == {0}
+    assert [teach(1, 6) for _ in range(100)][-1] == 1
+    assert {teach(4, 6) for _ in range(100)} == {1}
 
 
 def test_nothing_is_matched_before_anything_is_retrieved():
@@ -293,7 +329,7 @@ def test_nothing_is_matched_before_anything_is_retrieved():
     u = random(1, 3, WIDTH)
     rows = Rows(torch.arange(3).unsqueeze(0), torch.ones(1, 3, dtype=torch.bool))
     nothing = Evidence(
-        torch.full((1, 3), 0.2), torch.zeros(1, 3, dtype=torch.int64), random(1, 3, WIDTH), torch.zeros(1)
+        torch.full((1, 3), 0.2), torch.zeros(1, 3, dtype=torch.int64), random(1, 3, WIDTH), rows.valid, torch.zeros(1)
     )
     index.loss(u, rows, torch.ones(1, 3), [nothing]).backward()
     assert not index.coding.weight.grad.any()
@@ -304,7 +340,7 @@ def test_the_model_is_not_shaped_by_the_index():
     index = make().train()
     u, says = random(1, 6, WIDTH).requires_grad_(), random(1, 6, WIDTH, seed=1).requires_grad_()
     rows = Rows(torch.arange(6).unsqueeze(0), torch.ones(1, 6, dtype=torch.bool))
-    told = Evidence(torch.full((1, 6), 0.9), torch.tensor([[0, 0, 1, 2, 3, 4]]), says, torch.zeros(1))
+    told = Evidence(torch.full((1, 6), 0.9), torch.tensor([[0, 0, 1, 2, 3, 4]]), says, rows.valid, torch.zeros(1))
     index.loss(u, rows, torch.ones(1, 6), [told]).backward()
     assert says.grad is None
     assert u.grad is None

@@ -239,3 +239,30 @@ def test_an_empty_row_list_is_fine():
     assert found.value.shape == (2, 0, WIDTH)
     assert found.pairs.tolist() == [0, 0]
     assert memory.keep(written, found, memory.empty(2)).position.tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("idle", [0, 1])
+def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
+    """One head adds nothing to the read: where it looks does not count."""
+    memory = episodic(slots=16)
+    u, h, dt = sequence(9)
+    timeline = Timeline.build(dt)
+    half = memory.outward.weight.shape[1] // 2
+    with torch.no_grad():
+        memory.outward.weight.view(-1, 2, half)[:, idle] = 0
+        memory.query.weight *= 4
+    written = memory.write(u, h, timeline, memory.empty(2))
+    rows = compact(torch.arange(9).expand(2, 9) > 2)
+    used = torch.arange(9).expand(2, 9) % 2 == 0
+    found = memory.evidence(u, h, rows, timeline, written, used)
+    with torch.no_grad():
+        query = memory._query(u, h, rows, timeline)[:, :, 1 - idle]
+        scores = query @ written.key[:, :, 1 - idle].transpose(1, 2) / half**0.5
+        scores = scores + nn.functional.logsigmoid(written.priority).unsqueeze(1)
+        age = torch.log1p(timeline.time[:, rows.at[0], None] - timeline.time.unsqueeze(1)).clamp_min(0)
+        scores = scores + memory.recency[1 - idle] * age
+        later = torch.arange(9) >= rows.at.unsqueeze(2)
+        share, event = scores.masked_fill(later, -torch.inf).softmax(-1).max(-1)
+    assert torch.equal(found.event, event)
+    torch.testing.assert_close(found.share, share.to(found.share.dtype))
+    assert torch.equal(found.used, used[:, 3:])

@@ -262,7 +262,7 @@ class Block(nn.Module):
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
             guidance=guidance,
             seen=seen,
-            evidence=store.evidence(guidance) if store is not None and guidance is not None else None,
+            evidence=store.evidence(guidance, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
         )
@@ -375,11 +375,11 @@ class _Store:
         """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`."""
         return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, pointer)
 
-    def evidence(self, guidance: Guidance) -> Evidence | None:
-        """What the reads of an index's witnesses rest on; None if there are none."""
+    def evidence(self, guidance: Guidance, used: Tensor) -> Evidence | None:
+        """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""
         if guidance.witnesses is None:
             return None
-        return self.memory.evidence(self.seen, self.h, guidance.witnesses, self.timeline, self.written)
+        return self.memory.evidence(self.seen, self.h, guidance.witnesses, self.timeline, self.written, used)
 
     def keep(self, reading: Reading) -> EpisodicState:
         """The buffer for the next call."""

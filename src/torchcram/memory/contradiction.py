@@ -23,7 +23,8 @@ _UNKNOWN = 1.5  # doubt at which nothing is known of a key, whatever it says
 _LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
 _WITNESSES = 64  # tokens of a sequence that the index learns from
-_RESTS = 0.5  # share of a read's attention on one event that makes this the one asked for
+_RESTS = 0.5  # part of a read that one event must have to be the one asked for
+_TRUSTED = 0.25  # as many reads that are used and rest on something as in the best layer: a layer is believed
 _NEVER = torch.iinfo(torch.int64).max
 _AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
 
@@ -87,11 +88,13 @@ class Evidence(NamedTuple):
     """What the reads of a layer's witnesses rested on."""
 
     share: Tensor
-    """[B, Q]: the most attention that one event of this call got; 0 where the token read nothing."""
+    """[B, Q]: the largest part that one event of this call has in the read; 0 where the token read nothing."""
     event: Tensor
     """[B, Q]: which one, as its number in the call."""
     says: Tensor
     """[B, Q, D]: what a read of that event alone gives."""
+    used: Tensor
+    """[B, Q] bool: the token uses its read in this layer."""
     pairs: Tensor
     """[B]: query-event pairs scored to find that out."""
 
@@ -122,7 +125,7 @@ class ContradictionIndex(nn.Module):
         super().__init__()
         self.config = config
         self.register_buffer("rested", torch.zeros(layers))
-        """How many reads of a batch rest on one event in each of them, of late."""
+        """How many reads of a batch are used and rest on one event in each of them, of late."""
         self.register_buffer("teller", torch.zeros(1, dtype=torch.int64))
         """Which of them tells what writes say."""
         rank = config.rank
@@ -255,15 +258,18 @@ class ContradictionIndex(nn.Module):
 
     def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
         """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on."""
-        share, event, says, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
+        share, event, says, used, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
         rested = (share > _RESTS) & witnesses.valid
-        rests = rested.any(0)
-        best = event.gather(0, share.argmax(0, keepdim=True)).squeeze(0)
-        # What a write says is told by one layer, and by the same as long as it retrieves: each has its own way.
         if self.training:
-            self.rested.lerp_(processes.total(rested.flatten(1).sum(1).to(self.rested.dtype)), 0.05)
+            self.rested.lerp_(processes.total((rested & used).flatten(1).sum(1).to(self.rested.dtype)), 0.05)
+            # What a write says is told by one layer, and by the same as long as it retrieves: each has its own way.
             most = self.rested.max()
             self.teller.copy_(torch.where(self.rested[self.teller] < most / 2, self.rested.argmax(), self.teller))
+        # A layer whose reads nobody uses may rest on anything.
+        trusted = (self.rested >= _TRUSTED * self.rested.max()).view(-1, 1, 1)
+        rested = rested & trusted
+        rests = rested.any(0)
+        best = event.gather(0, share.masked_fill(~trusted, -1).argmax(0, keepdim=True)).squeeze(0)
         said, told = says[self.teller].squeeze(0).detach(), (rested & (event == best))[self.teller].squeeze(0)
         if self.training:
             self.reads.observe(said, told)

@@ -143,8 +143,10 @@ class EpisodicMemory(nn.Module):
         return Reading(rows, self.outward(found.value.flatten(2)), found.mass, found.pairs)
 
     @torch.no_grad()
-    def evidence(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written) -> Evidence:
-        """What the reads of a few rows rest on."""
+    def evidence(
+        self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written, used: Tensor
+    ) -> Evidence:
+        """What the reads of a few rows rest on; used [B, N] bool: who uses a read."""
         held = written.position.shape[1] - u.shape[1]
         query = self._query(u, h, rows, timeline)
         scores = torch.einsum("brhd,behd->bhre", query, written.key) / math.sqrt(query.shape[-1])
@@ -152,10 +154,15 @@ class EpisodicMemory(nn.Module):
         scores = scores + self.recency.view(-1, 1, 1) * age.clamp_min(0).unsqueeze(1).to(scores.dtype)
         scores = scores + nn.functional.logsigmoid(written.priority)[:, None, None]
         unread = ~written.events.readable(rows)
-        weights = scores.masked_fill(unread.unsqueeze(1), -torch.inf).softmax(-1).nan_to_num().mean(1)
-        share, event = weights[..., held:].max(-1)
+        weights = scores.masked_fill(unread.unsqueeze(1), -torch.inf).softmax(-1).nan_to_num()
+        # Heads count by how much they add to the read: one may retrieve while the others idle.
+        found = torch.einsum("bhre,behd->brhd", weights, written.value.to(weights.dtype))
+        loud = torch.einsum("brhd,ohd->brho", found, self._heads(self.outward.weight).to(found.dtype)).norm(dim=-1)
+        loud = loud / loud.sum(-1, keepdim=True).clamp_min(1e-9)
+        share, event = torch.einsum("bhre,brh->bre", weights, loud)[..., held:].max(-1)
         value = gather_rows(written.value, Rows(held + event, rows.valid))
-        return Evidence(share, event, self.outward(value.flatten(2)), (~unread).sum((1, 2)))
+        says, using = self.outward(value.flatten(2)), gather_rows(used, rows) & rows.valid
+        return Evidence(share, event, says, using, (~unread).sum((1, 2)))
 
     def keep(self, written: Written, reading: Reading, state: EpisodicState) -> EpisodicState:
         """The buffer after a call: each survivor in its slot."""
