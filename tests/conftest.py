@@ -62,11 +62,15 @@ def enliven(model: Cram, seed: int) -> Cram:
             if block.episodic.config.convolution > 1:
                 fill(block.episodic.taps, 0.7)
         if block.index is not None:
-            # Some tokens ask and some are asked for, some of what these say is new, and some ask for that.
+            # Some tokens ask and some are asked for, about half of what these say is new, and some ask for that.
             for head in (block.index.asks, block.index.asked):
                 fill(head.weight, 3 / math.sqrt(width))
                 head.bias.fill_(-1.5)
-            fill(block.index.content.weight, 0.65 / math.sqrt(width))
+            fill(block.index.content.weight, 0.44 / math.sqrt(width))
+            rank = model.config.contradiction.rank
+            fill(block.index.doubt[2].weight, 3 / math.sqrt(2 * rank))
+            block.index.doubt[2].bias.zero_()
+            fill(block.index.expected[2].weight, 1 / math.sqrt(8 * rank))
             block.index.level.fill_(0.4)
         if block.router.on_hit is not None:
             fill(block.router.on_hit, 0.2)

@@ -130,6 +130,24 @@ def test_train_then_evaluate(tmp_path):
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+def test_evaluate_tells_whether_quality_is_kept_and_what_reads_are_worth(tmp_path, monkeypatch):
+    out = str(tmp_path / "run")
+    assert run("train", "srcd", "--out", out, *SMALL).exit_code == 0
+    (row,) = json.loads(run("evaluate", out, "--rows", "8", "--kept", "--json", "-").output)["rows"]
+    assert "excess" not in row, "nothing was promised"
+    out = str(tmp_path / "released")
+    monkeypatch.setattr("torchcram.consolidation.gate.CompetenceGate.observe", lambda *_: ["value"])
+    run("train", "srcd", "--out", out, *SMALL, "--set", "consolidation.check_every=5")
+    (row,) = json.loads(run("evaluate", out, "--rows", "8", "--kept", "--worth", "--json", "-").output)["rows"]
+    assert row["released_at"] == 5
+    assert row["against"] == "dense now and at release"
+    assert row["tolerance"] == 0.01
+    assert {"nats_per_read", "nats_per_skip"} <= set(row)
+    said = run("evaluate", out, "--rows", "8", "--kept").output
+    verdict = "within" if row["excess"] <= 0.01 else "more than"
+    assert f"{row['excess']:+.4f} nats a scored position against dense now and at release, {verdict} the 0.01" in said
+
+
 def test_train_stops_on_a_signal_and_resumes(tmp_path):
     out = str(tmp_path / "run")
     words = [sys.executable, "-m", "torchcram", "train", "srcd", "--out", out, *SMALL, "--set", "steps=100000"]

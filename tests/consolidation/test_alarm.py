@@ -49,9 +49,16 @@ def test_it_learns_what_is_usual(rate):
     assert alarm.observe(surprises(0.9, 60, seed=7))
 
 
-@pytest.mark.parametrize("usual", [[], [False] * 10, [True, False] * 500])
-def test_too_little_or_too_much_is_not_called_usual(usual):
-    with pytest.raises(ValueError, match="to tell a change by"):
+@pytest.mark.parametrize(
+    ("usual", "why"),
+    [
+        ([], "0 checks are too few"),
+        ([False] * 10, "10 checks are too few"),
+        ([True, False] * 500, "500 of 1000 checks"),
+    ],
+)
+def test_too_little_or_too_much_is_not_called_usual(usual, why):
+    with pytest.raises(ValueError, match=why):
         DriftAlarm.calibrated(usual)
 
 

@@ -59,14 +59,14 @@ def test_to_an_index_that_has_learned_nothing_all_is_new(width):
     torch.manual_seed(1)
     index = ContradictionIndex(width, ContradictionConfig(rank=64))
     u = random(4, 200, width)
-    assert (index.news(u, index.code(u)) > 1).all()
+    assert (index.judge(u, index.code(u))[0] > 1).all()
 
 
 @torch.no_grad()
 def walk(index: ContradictionIndex, u: Tensor, timeline: Timeline, most: int):
     """Position after position: targets, what is entered, pairs compared."""
     code = index.code(u)
-    asks, asked, news = index.asks(u).squeeze(-1), index.asked(u).squeeze(-1), index.news(u, code)
+    asks, asked, news = index.asks(u).squeeze(-1), index.asked(u).squeeze(-1), index.judge(u, code)[0]
     level, margin = index.level.item(), (1 - index.level.item()) / 2
     targets, entered, pairs = [], [], []
     for row in range(len(u)):
@@ -249,13 +249,13 @@ def test_it_learns_what_is_known_and_what_is_new(school):
     key = torch.arange(4).repeat(8).unsqueeze(0)
     value = torch.arange(8).repeat_interleave(4).unsqueeze(0)
     u = school.tokens(key, value)
-    news = index.news(u, index.code(u))
+    news = index.judge(u, index.code(u))[0]
     known = value == school.usual[key]
     assert (news[known] < 1).all()
     assert (news[~known] > 1).all()
     key = 4 + school.draw(36, 1, 50)
     u = school.tokens(key, school.draw(8, 1, 50))
-    assert (index.news(u, index.code(u)) > 1).float().mean() > 0.95
+    assert (index.judge(u, index.code(u))[0] > 1).float().mean() > 0.95
 
 
 @torch.no_grad()

@@ -266,3 +266,21 @@ def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
     assert torch.equal(found.event, event)
     torch.testing.assert_close(found.share, share.to(found.share.dtype))
     assert torch.equal(found.used, used[:, 3:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [1, 4, 6])
+def test_what_says_nothing_new_is_evicted_first(size):
+    """In the call it comes in and in the next; among its like, the newer goes."""
+    memory = episodic(slots=2)
+    memory.priority.weight.zero_()
+    u, h, dt = sequence(6)
+    known = torch.tensor([[True, False, True, True, False, False], [True, True, True, True, True, False]])
+    state, position, time = memory.empty(2), None, None
+    for begin in range(0, 6, size):
+        part = slice(begin, begin + size)
+        clock = Timeline.build(dt[:, part], position=position, time=time)
+        written = memory.write(u[:, part], h[:, part], clock, state, known=known[:, part])
+        state = memory.keep(written, memory.read(u[:, part], h[:, part], compact(clock.mask), clock, written), state)
+        position, time = clock.position[:, -1], clock.time[:, -1]
+    assert [sorted(row) for row in state.position.tolist()] == [[1, 4], [0, 5]]

@@ -212,6 +212,20 @@ def test_of_some_reads_a_random_part_is_used():
     assert set(found.weights[~found.tried].flatten().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("reads", ["dense", "routed"])
+def test_in_training_a_read_on_trial_stands_against_what_was_sampled(reads):
+    """Or what the router would rather do, where it has sampled the read itself."""
+    router = Router(4, RouterConfig())
+    logits = torch.tensor([0.1, 0.0 if reads == "dense" else 9.0, 0.0]).expand(1, 4000, 3)
+    policy = RoutingPolicy(reads=reads, trial=1.0, generator=torch.Generator().manual_seed(0))
+    found = router.decide(logits, torch.ones(1, 4000, dtype=torch.bool), policy, None, (True, True, True))
+    tried = found.instead[found.tried]
+    assert len(tried) > 3900
+    recalls = (tried == SEMANTIC).float().mean().item()
+    assert recalls == pytest.approx(0.32 if reads == "dense" else 0.0, abs=0.03)
+    assert not (tried == EPISODIC).any()
+
+
 def guided(hits: torch.Tensor) -> Guidance:
     """By an index that only says who asks for what it holds."""
     nobody, nothing = torch.zeros_like(hits), torch.zeros(1, 0)

@@ -74,7 +74,7 @@ class Watch:
                 self._overhear(block.episodic, "evictions", ("priority", number), lambda given, _: given[0])
             if block.index is not None:
                 self._overhear(block.index, "consult", ("entered", number), lambda _, found: found.entered)
-                self._overhear(block.index, "news", ("index", number), lambda _, news: news - 1)
+                self._overhear(block.index, "judge", ("index", number), lambda _, found: found[0] - 1)
                 self._overhear(block.index, "match", ("index", number), lambda _, match: match)
         return self
 

@@ -8,6 +8,7 @@ import torch
 from tests.models.feeding import assert_close, assert_same_state
 from torchcram import Cram, RoutingPolicy
 from torchcram.draws import Draws
+from torchcram.memory import SEMANTIC, Timeline
 from torchcram.ops import use
 
 
@@ -300,3 +301,28 @@ def test_what_asks_for_what_memory_gets_wrong_recalls_in_no_layer(lively, events
     assert hits.sum() > 20
     assert not (out.routing[hits] == 2).any()
     assert (out.routing[~hits][:, 1] == 2).any()
+
+
+def test_models_of_tests_use_their_index(lively, events):
+    """Otherwise many mistakes would not show."""
+    found = dict.fromkeys(("entered", "known", "checked", "surprising", "hits", "dead"), 0)
+    for seed in range(5):
+        x, dt = events(4, 100, seed=seed)
+        with torch.no_grad():
+            consulted = lively(seed=seed)(x, dt=dt).guidance.consulted
+        for name in ("entered", "known", "checked", "surprising"):
+            found[name] += int(getattr(consulted, name).sum())
+        found["hits"] += int((consulted.target >= 0).sum())
+        found["dead"] += int(consulted.state.dead.sum())
+    assert min(found.values()) > 5, found
+
+
+def test_blocks_of_ones_own_can_share_an_index(lively, events):
+    model = lively().train()
+    timeline = Timeline.build(events(2, 200, seed=3)[1])
+    policy = RoutingPolicy(audit=0.1, draws=Draws(seed=0, step=0, rows=torch.arange(2)))
+    u = torch.randn(2, 200, model.config.block.width, generator=torch.Generator().manual_seed(0))
+    below = model.blocks[0](u, timeline, policy=policy, keep_state=False)
+    assert below.guidance.hits.any()
+    above = model.blocks[1](below.x, timeline, policy=policy, guidance=below.guidance, keep_state=False)
+    assert not ((above.decision.actions == SEMANTIC) & below.guidance.hits).any()

@@ -135,7 +135,7 @@ def test_a_stopped_sequence_adds_nothing_more(model, prompt):
     free = model.generate(tokens, 20, dt=dt).tokens.tolist()
     # A token that ends the three sequences at different places, one of them in the middle.
     ends = {stop: [line.index(stop) if stop in line else 20 for line in free] for stop in range(16)}
-    stop = max(ends, key=lambda stop: (len(set(ends[stop])), 0 < min(ends[stop]) < 19))
+    stop = max(ends, key=lambda stop: (len(set(ends[stop])) > 1 and 0 < min(ends[stop]) < 19, len(set(ends[stop]))))
     assert len(set(ends[stop])) > 1
     assert 0 < min(ends[stop]) < 19
     result = model.generate(tokens, 20, dt=dt, stop=stop)

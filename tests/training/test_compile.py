@@ -14,7 +14,7 @@ SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
 def trainer(compile: bool) -> Trainer:
     task = Srcd.variant("srcd", **SETTINGS)
     model = CramConfig.preset("tiny", inputs=task.inputs, outputs=task.outputs)
-    model = model.override({"layers": 1, "episodic.slots": 16})
+    model = model.override({"layers": 1, "episodic.slots": 16, "contradiction.rank": 8})
     config = RunConfig(task="srcd", settings=SETTINGS, model=model, steps=10, batch=4, evaluate_rows=8, compile=compile)
     return Trainer(config, "cuda" if torch.cuda.is_available() else "cpu")
 

@@ -138,6 +138,7 @@ def test_the_teacher_is_the_model_at_release(tmp_path: Path) -> None:
     again = trainer(**{"consolidation.check_every": 10})
     assert again.restore(tmp_path)
     found = again.kept(tmp_path, seed=0, rows=8)
+    assert found is not None
     assert found.teacher is not None
     assert found.teacher["value"] == pytest.approx(run.consolidator.controller.at_release["value"], abs=1e-6)
     assert found.dense != found.teacher
@@ -147,9 +148,40 @@ def test_the_teacher_is_the_model_at_release(tmp_path: Path) -> None:
     assert found.excess == max(gaps.values())
 
 
-def test_without_a_release_there_is_no_teacher(tmp_path: Path) -> None:
+def test_without_a_release_nothing_is_promised(tmp_path: Path) -> None:
     run = trainer(steps=2)
     list(run.run(tmp_path))
+    assert run.kept(tmp_path, seed=0, rows=4) is None
+    run.consolidator.released_at = 0
+    paper = trainer(**{"consolidation.schedule": "paper", "consolidation.signal": "paper"})
+    assert paper.consolidator.released_at == 0
+    assert paper.kept(tmp_path, seed=0, rows=4) is None
+
+
+def test_a_damaged_teacher_is_told_of(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = trainer(**{"consolidation.check_every": 10}, steps=10)
+    run.say = said.append
+    run.consolidator.gate.observe = lambda dense, off: ["value"]
+    list(run.run(tmp_path))
+    (file,) = (tmp_path / "teacher").rglob("model.safetensors")
+    file.write_bytes(file.read_bytes()[:-4])
     found = run.kept(tmp_path, seed=0, rows=4)
+    assert found is not None
     assert found.teacher is None
-    assert found.excess == max(found.routed[head] - found.dense[head] for head in found.routed)
+    assert "damaged" in said[0]
+    assert "compared with dense reading now" in said[-1]
+
+
+def test_a_second_release_has_a_teacher_of_its_own(tmp_path: Path) -> None:
+    """After going back, at another learning rate, at the same step."""
+    run = trainer(**{"consolidation.check_every": 10}, steps=10)
+    run.consolidator.gate.observe = lambda dense, off: ["value"]
+    list(run.run(tmp_path))
+    with torch.no_grad():
+        run.model.norm.weight *= 2
+    run._keep_teacher(tmp_path)
+    found = run.kept(tmp_path, seed=0, rows=8)
+    assert found is not None
+    assert found.teacher is not None
+    assert found.teacher["value"] == run.evaluate(RoutingPolicy(reads="dense", keep_all=True)).losses["value"]

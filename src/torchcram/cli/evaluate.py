@@ -11,6 +11,7 @@ from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_evaluation
 from torchcram.cli.trained import facts, load
+from torchcram.training.loop import Kept
 from torchcram.training.run import RunFolder
 
 
@@ -25,15 +26,16 @@ def run(
     # Other held-out sequences than those that training was steered by.
     found = trainer.evaluate(seed=config.seed + 1, rows=rows)
     gains = trainer.worth(seed=config.seed + 1, rows=rows) if worth else None
-    held = trainer.kept(RunFolder(path).checkpoints, seed=config.seed + 1, rows=rows) if kept else None
-    last = (RunFolder(path).metrics() or [{}])[-1]
+    folder = RunFolder(path)
+    held = trainer.kept(folder.checkpoints, seed=config.seed + 1, rows=rows) if kept else None
+    last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
         **facts(trainer),
         **found.row(),
         "reads_training": last.get("reads_training"),
         "audits": last.get("audits"),
         **({"nats_per_read": gains.reads, "nats_per_skip": gains.skips} if gains is not None else {}),
-        **({"excess": held.excess, "tolerance": config.consolidation.tolerance} if held is not None else {}),
+        **(_about(held, config.consolidation.tolerance) if held is not None else {}),
         "released_at": trainer.consolidator.released_at,
         "steps": trainer.step,
         "seconds": trainer.seconds,
@@ -44,3 +46,8 @@ def run(
     if json is not None:
         name = f"{config.task}-{path.name}"
         results.write(json, name=name, rows=[row], seeds=[config.seed], machine=machine(device))
+
+
+def _about(kept: Kept, tolerance: float) -> dict[str, Any]:
+    against = "dense now" if kept.teacher is None else "dense now and at release"
+    return {"excess": kept.excess, "tolerance": tolerance, "against": against}

@@ -34,9 +34,8 @@ def show_evaluation(what: str, row: Row) -> None:
     excess, tolerance = row.get("excess"), row.get("tolerance")
     if isinstance(excess, float) and isinstance(tolerance, float):
         verdict = "within" if excess <= tolerance else "more than"
-        lines += (
-            f"  quality   {excess:+.4f} nats a scored position against dense, {verdict} the {tolerance:g} allowed",
-        )
+        against = f"{excess:+.4f} nats a scored position against {row['against']}"
+        lines += (f"  quality   {against}, {verdict} the {tolerance:g} allowed",)
     Console(highlight=False).print("\n".join(lines), soft_wrap=True)
 
 

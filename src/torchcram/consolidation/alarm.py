@@ -51,10 +51,10 @@ class DriftAlarm:
         checks = list(usual)
         found = sum(checks)
         most = 1.25 * float(betaincinv(found + 1, max(1, len(checks) - found), 1 - 1e-6))
+        if (most > 0.4 and found < 0.3 * len(checks)) or not checks:
+            raise ValueError(f"{len(checks)} checks are too few to know what is usual")
         if most > 0.4:
-            raise ValueError(
-                f"{found} of {len(checks)} checks are surprises: too many, or too few checks, to tell a change by"
-            )
+            raise ValueError(f"{found} of {len(checks)} checks are surprises as it is: a change would not stand out")
         return cls(expected=max(_LEAST, most), every=every)
 
     def __post_init__(self) -> None:

@@ -172,7 +172,7 @@ class Block(nn.Module):
             taps, recent = timeline.previous(u, state.recent)
             seen = self.episodic.smooth(u, taps)
         if noise is None:
-            (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None)
+            (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
             guidance = self._consult(self.index, seen, timeline, state.index, policy, noise, keep=keep_state)
         store = _Store.open(self.episodic, seen, h, timeline, state, guidance, keep_all=policy.keep_all)

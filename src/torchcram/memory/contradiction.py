@@ -155,13 +155,14 @@ class ContradictionIndex(nn.Module):
         """Logits [B, R, E] that what is asked for, of code [B, R, r], is what is marked [B, E, r]."""
         return self.gain.exp() * (asks @ marks.transpose(1, 2) - self.level)
 
-    def news(self, u: Tensor, code: Tensor) -> Tensor:
-        """How new it is what writes u [B, E, D] of these codes say; above 1 they are entered.
+    def judge(self, u: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
+        """How new it is what writes u [B, E, D] of these codes say, and how much one doubts what was expected.
 
-        By how far it is from what is expected, and a little by how far from the truth that is thought to be: a key of
-        which nothing is known may be told what happens to be expected.
+        Above 1 they are entered: by how far they are from what is expected, and a little by the doubt. A key of which
+        nothing is known may be told what happens to be expected.
         """
-        return self._judge(u, code)[0]
+        apart, doubts = self._apart(u, self.expected(self._evened(code))), self._doubts(code)
+        return apart / _NEAR + doubts / _UNKNOWN, doubts
 
     def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N]."""
@@ -212,7 +213,7 @@ class ContradictionIndex(nn.Module):
         writes = compact(told)
         seen = gather_rows(u, writes)
         code = self.code(seen)
-        news, doubts = self._judge(seen, code)
+        news, doubts = self.judge(seen, code)
         new, familiar = (news > 1) & writes.valid, (doubts < _FAMILIAR) & writes.valid
         as_ever = compact(writes.valid & ~new)
         known = Rows(gather_rows(writes.at, as_ever), as_ever.valid)
@@ -312,11 +313,6 @@ class ContradictionIndex(nn.Module):
         matching = ((right_match + wrong_match) * witnesses.valid).sum() / (reads + rows / 10) + between.sum() / reads
         loss: Tensor = asking + begun * (checking + matching)
         return loss
-
-    def _judge(self, u: Tensor, code: Tensor) -> tuple[Tensor, Tensor]:
-        """How new it is what writes say, and how much one doubts what was expected."""
-        apart, doubts = self._apart(u, self.expected(self._evened(code))), self._doubts(code)
-        return apart / _NEAR + doubts / _UNKNOWN, doubts
 
     def _apart(self, u: Tensor, expected: Tensor) -> Tensor:
         """How differently one would read a write u [..., D] and what was expected of it, squared, in units of reads."""

@@ -218,15 +218,13 @@ class EpisodicMemory(nn.Module):
 
 
 def _pointed_at(pointer: Pointer, rows: Rows, written: Written, held: int) -> Tensor:
-    """The number of the event [B, R] that each row is pointed at; -1: none, or none that it can read."""
+    """The number of the event [B, R] that each row is pointed at, -1: none. It may be one that the row cannot read."""
     position, here = (gather_rows(part, rows) for part in pointer)
     event = torch.where(here >= 0, held + here, -1)
     if held == 0:
         return event
     before = compact((position >= 0) & (here < 0) & rows.valid)
-    at = Rows(gather_rows(rows.at, before), before.valid)
     found = written.position[:, None, :held] == gather_rows(position, before).unsqueeze(2)
-    found &= written.events.readable(at)[..., :held]
     among_held = torch.where(found.any(2), found.long().argmax(2), -1)
     return torch.maximum(event, scatter_rows(among_held + 1, before, rows.at.shape[1]) - 1)
 

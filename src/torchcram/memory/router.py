@@ -209,6 +209,7 @@ class Router(nn.Module):
         probabilities = torch.softmax(logits, dim=-1)
         perturbation = policy.gumbel(logits, noise) if self.training else torch.zeros_like(logits)
         actions, weights = route(logits, perturbation, policy.temperature)
+        sampled = actions
         if worth is not None and can_read and policy.reads == "routed":
             pays = worth > self.asking_price(policy)
             actions = torch.where(pays, EPISODIC, actions)
@@ -231,7 +232,7 @@ class Router(nn.Module):
         tried, instead = torch.zeros_like(reads), actions
         if policy.trial > 0 and can_read:
             others = logits.masked_fill(self.number == EPISODIC, -torch.inf)
-            instead = torch.where(reads, others.argmax(-1), actions)
+            instead = torch.where(reads, torch.where(sampled == EPISODIC, others.argmax(-1), sampled), actions)
             chosen, part = policy.trials(mask, noise)
             # Not all that are audited for an index: tokens that ask would never skip any more.
             tried = (reads & chosen) | (audited & plain)

@@ -11,7 +11,6 @@ number of processes can go on from what any other number has written.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -112,18 +111,6 @@ def _is_whole(path: Path) -> bool:
     except ValueError:
         return False
     return True
-
-
-def at(folder: Path, step: int, world: World = _ALONE) -> Saved | None:
-    """The checkpoint of one step; None if it is not there, or not whole."""
-    found = None
-    with world.together():
-        if world.first:
-            with contextlib.suppress(ValueError):
-                found = verified(_path(folder, step), world)
-    if not world.any(found is not None):
-        return None
-    return found or _described(_path(folder, step), world)[0]
 
 
 def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> Saved | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Held-out losses of each head, in nats per scored position."""
+    """Whether quality is kept: held-out losses of each head, in nats per scored position."""
 
     routed: dict[str, float]
     dense: dict[str, float]
@@ -94,7 +95,8 @@ class Kept:
     teacher: dict[str, float] | None
     """Of the model as it was at release, with every token reading all that was ever written; None: not kept."""
     excess: float
-    """Of routed over the better of the two, for the worst head; the tolerance is for this."""
+    """Of routed over dense now and, for heads that reads had helped, the teacher, for the worst head: what the
+    tolerance is for."""
 
 
 class Trainer:
@@ -262,21 +264,30 @@ class Trainer:
         with self.world.sharing(), plain:
             return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
 
-    def kept(self, checkpoints: Path, *, seed: int, rows: int) -> Kept:
-        """Whether quality is held on held-out sequences: routed, against dense now and as it was at release."""
+    def kept(self, checkpoints: Path, *, seed: int, rows: int) -> Kept | None:
+        """Whether quality is kept on held-out sequences: routed, against dense now and as it was at release.
 
-        def losses(model: Cram, policy: RoutingPolicy) -> dict[str, float]:
-            with self.world.sharing():
-                return evaluate(model, self.task, seed=seed, rows=rows, policy=policy, bf16=self.config.bf16).losses
+        None if no gate has released reads: then nothing was promised.
+        """
 
-        routed, dense = losses(self.model, RoutingPolicy()), losses(self.model, self.consolidator.dense())
-        released = self.consolidator.released_at
-        saved = checkpoint.at(checkpoints / _TEACHER, released, self.world) if released is not None else None
-        if saved is None:
+        if self.consolidator.released_at is None or self.config.consolidation.schedule == "paper":
+            return None
+        routed, dense = (
+            self.evaluate(policy, seed=seed, rows=rows).losses
+            for policy in (RoutingPolicy(), self.consolidator.dense())
+        )
+        saved = checkpoint.newest(checkpoints / _TEACHER, self.say, self.world)
+        if saved is None or saved.step != self.consolidator.released_at:
+            self.say(
+                "the model as it was at release is not there, or damaged: quality is compared with dense reading now"
+            )
             return Kept(routed=routed, dense=dense, teacher=None, excess=excess(routed, dense, {}))
         teacher = Cram(self.config.model).to(self.device)
         state.restore(teacher, None, saved)
-        before = losses(teacher, RoutingPolicy(reads="dense", keep_all=True))
+        policy = RoutingPolicy(reads="dense", keep_all=True)
+        with self.world.sharing():
+            found = evaluate(teacher, self.task, seed=seed, rows=rows, policy=policy, bf16=self.config.bf16)
+        before = found.losses
         helped = {head: before[head] for head in self.consolidator.controller.at_release}
         return Kept(routed=routed, dense=dense, teacher=before, excess=excess(routed, dense, helped))
 
@@ -309,6 +320,9 @@ class Trainer:
     def _keep_teacher(self, folder: Path) -> None:
         """The model at release: what tolerance is measured against, whatever becomes of its reads later on."""
         given = Checkpoint(step=self.step, tensors=state.tensors(self.model), extra={})
+        with self.world.together():
+            if self.world.first:  # of a release before training had to go back
+                shutil.rmtree(folder / _TEACHER, ignore_errors=True)
         checkpoint.save(folder / _TEACHER, given, world=self.world)
 
     def restore(self, folder: Path) -> bool:

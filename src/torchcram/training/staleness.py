@@ -72,28 +72,32 @@ def _recovery(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool) -> d
     }
 
 
-def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, float | int | None]:
+def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, Any]:
     """Rings along a stream of sequences in which nothing changes, and queries until one after the table has."""
     usual = Srcd(task.config.override(_AS_EVER))
 
     def listen(seed: int, positions: int) -> Iterator[list[bool]]:
-        for _, out in _run(model, usual, seed=seed, rows=-(-positions // task.length), bf16=bf16):
+        # One sequence after the other, as they would come: side by side, surprises that come together are thinned out.
+        for _, out in _run(model, usual, seed=seed, rows=-(-positions // task.length), bf16=bf16, chunk=1):
             yield out.surprises()
 
     known = [check for checks in listen(seed + 3, _CALIBRATION) for check in checks]
-    found: dict[str, float | int | None] = {"surprise_rate": sum(known) / max(1, len(known)), "checks": len(known)}
+    found: dict[str, Any] = {"usual_checks": len(known), "usual_rate": sum(known) / max(1, len(known))}
+    found |= dict.fromkeys(("positions", "checks", "surprises", "expected_rate", "false_alarms", "queries_to_ring"))
     try:
         alarm = DriftAlarm.calibrated(known)
-    except ValueError:
-        return {**found, "positions": 0, "expected_rate": None, "false_alarms": None, "queries_to_ring": None}
+    except ValueError as error:
+        return {**found, "no_alarm": str(error)}
+    surprises = 0
     for checks in listen(seed + 1, positions):
+        surprises += sum(checks)
         alarm.observe(checks)
     found |= {
         "positions": -(-positions // task.length) * task.length,
         "checks": alarm.checks,
+        "surprises": surprises,
         "expected_rate": alarm.expected,
         "false_alarms": len(alarm.rang_at),
-        "queries_to_ring": None,
     }
     changed = Srcd(task.config.override({**_AS_EVER, "drift": 0.0}))
     queries = 0
