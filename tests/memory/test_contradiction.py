@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torchcram.config import ContradictionConfig
 from torchcram.memory import ContradictionIndex, Timeline
-from torchcram.memory.contradiction import Evidence
+from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.ops import Rows
 
 WIDTH, RANK = 6, 4
@@ -155,7 +155,7 @@ def test_whom_it_learns_from():
     index, u, timeline = stream()
     lot = chance(2, LENGTH, seed=9)
     likely, _ = index.roles(u, timeline.mask)
-    chosen, given, rows = index.choose(likely, timeline.mask, lot, 0.2)
+    chosen, given, rows = choose_witnesses(likely, timeline.mask, lot, 0.2)
     assert likely.any()
     assert (~likely & timeline.mask).any()
     assert torch.equal(given, torch.where(likely, 1.0, 0.2))
@@ -164,7 +164,7 @@ def test_whom_it_learns_from():
         row.nonzero().flatten().tolist() for row in chosen
     ]
     many = torch.cat([likely] * 4, 1), torch.cat([timeline.mask] * 4, 1), chance(2, 4 * LENGTH, seed=10)
-    chosen, given, rows = index.choose(*many, 1.0)
+    chosen, given, rows = choose_witnesses(*many, 1.0)
     assert rows.at.shape == (2, 64)
     for row in range(2):
         lowest = many[2][row].masked_fill(~many[1][row], 2).argsort()[:64].sort().values

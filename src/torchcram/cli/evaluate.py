@@ -11,8 +11,9 @@ from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_evaluation
 from torchcram.cli.trained import facts, load
-from torchcram.training.loop import Kept
+from torchcram.training import teacher
 from torchcram.training.run import RunFolder
+from torchcram.training.teacher import Kept
 
 
 @told()
@@ -27,7 +28,7 @@ def run(
     found = trainer.evaluate(seed=config.seed + 1, rows=rows)
     gains = trainer.worth(seed=config.seed + 1, rows=rows) if worth else None
     folder = RunFolder(path)
-    held = trainer.kept(folder.checkpoints, seed=config.seed + 1, rows=rows) if kept else None
+    held = teacher.kept(trainer, folder.checkpoints, seed=config.seed + 1, rows=rows) if kept else None
     last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
         **facts(trainer),

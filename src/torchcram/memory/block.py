@@ -16,8 +16,9 @@ from torchcram.config import (
     SemanticConfig,
     WorkingConfig,
 )
-from torchcram.memory.contradiction import ContradictionIndex, Evidence, Guidance, Pointer
+from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written
+from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
     best_quality,
@@ -302,7 +303,7 @@ class Block(nn.Module):
             return Guidance(consulted, plain, plain, policy.audit, None)
         # Where all read anyway, it may as well learn from many that do not ask.
         others = _OTHERS if policy.reads == "dense" else policy.audit
-        audit, chance, witnesses = index.choose(roles[0], timeline.mask, lot, others)
+        audit, chance, witnesses = choose_witnesses(roles[0], timeline.mask, lot, others)
         return Guidance(consulted, audit, plain, chance, witnesses)
 
     def _pointer(

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcram import processes
 from torchcram.config import ContradictionConfig
+from torchcram.memory.lessons import LEAST_DOUBT, MOST_DOUBT, Evidence, lesson
 from torchcram.memory.moments import RunningMoments
 from torchcram.memory.state import IndexState
 from torchcram.memory.timeline import Timeline
@@ -20,11 +20,7 @@ _LIKELY = -2.5  # logit from which on a write is looked at, and a token looks ..
 _LAG = 1.0  # ... unless it is likelier to be the other, by this
 _NEAR = 0.28  # of the variance of what is read: what is nearer to what was expected says nothing new
 _UNKNOWN = 1.5  # doubt at which nothing is known of a key, whatever it says
-_LEAST_DOUBT, _MOST_DOUBT = 0.01, 2.0
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
-_WITNESSES = 64  # tokens of a sequence that the index learns from
-_RESTS = 0.5  # part of a read that one event must have to be the one asked for
-_TRUSTED = 0.25  # as many reads that are used and rest on something as in the best layer: a layer is believed
 _NEVER = torch.iinfo(torch.int64).max
 _AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
 
@@ -84,26 +80,11 @@ class Guidance(NamedTuple):
         return self.consulted.target >= 0 if self.consulted is not None else None
 
 
-class Evidence(NamedTuple):
-    """What the reads of a layer's witnesses rested on."""
-
-    share: Tensor
-    """[B, Q]: the largest part that one event of this call has in the read; 0 where the token read nothing."""
-    event: Tensor
-    """[B, Q]: which one, as its number in the call."""
-    says: Tensor
-    """[B, Q, D]: what a read of that event alone gives."""
-    used: Tensor
-    """[B, Q] bool: the token uses its read in this layer."""
-    pairs: Tensor
-    """[B]: query-event pairs scored to find that out."""
-
-
 class ContradictionIndex(nn.Module):
     """Parametric recall goes stale when the context binds a known key anew. The index notices at the write.
 
-    *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads: what a read rests on
-    has the code of the token that read.
+    *Code.* A token's code says what it asks for, or can be asked for by. Codes learn from reads (`memory.lessons`):
+    what a read rests on has the code of the token that read.
 
     *Check.* `content` tells what reading a write gives. From a code, `expected` foretells the write itself, and `doubt`
     how differently it will read. Where the write reads differently from the one expected it says something new, and
@@ -161,12 +142,28 @@ class ContradictionIndex(nn.Module):
         Above 1 they are entered: by how far they are from what is expected, and a little by the doubt. A key of which
         nothing is known may be told what happens to be expected.
         """
-        apart, doubts = self._apart(u, self.expected(self._evened(code))), self._doubts(code)
+        apart, doubts = self.apart(u, self.expect(code)), self.doubts(code)
         return apart / _NEAR + doubts / _UNKNOWN, doubts
+
+    def apart(self, u: Tensor, expected: Tensor) -> Tensor:
+        """How differently one would read a write u [..., D] and what was expected of it, squared, in units of reads."""
+        weight = self.content.weight.detach()
+        return nn.functional.linear(u.detach() - expected, weight).square().mean(-1)
+
+    def expect(self, code: Tensor) -> Tensor:
+        """The write [..., D] that is expected for a code [..., r]."""
+        expected: Tensor = self.expected(self._evened(code))
+        return expected
+
+    def doubts(self, code: Tensor) -> Tensor:
+        """How far from the truth what is expected for a code [..., r] is thought to be, squared, in units of reads."""
+        low, high = math.log(LEAST_DOUBT), math.log(MOST_DOUBT)
+        share: Tensor = torch.sigmoid(self.doubt(self._evened(code))).squeeze(-1)
+        return torch.exp(low + (high - low) * share)
 
     def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N]."""
-        asks, asked = self._logit(self.asks, u), self._logit(self.asked, u)
+        asks, asked = (head(u.detach()).squeeze(-1) for head in (self.asks, self.asked))
         asking = (asks > _LIKELY) & (asks > asked - _LAG) & mask
         return asking, (asked > _LIKELY) & (asked > asks - _LAG) & mask
 
@@ -178,24 +175,6 @@ class ContradictionIndex(nn.Module):
             position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device),
             dead=torch.zeros(batch, 0, dtype=torch.bool, device=like.device),
         )
-
-    @torch.no_grad()
-    def choose(self, asking: Tensor, mask: Tensor, lot: Tensor, others: float) -> tuple[Tensor, Tensor, Rows]:
-        """Whom to learn from: all tokens that are likely to ask [B, N], and a share of the others.
-
-        lot [B, N]: random numbers from 0 to 1. Returns who was chosen [B, N], with what chance [B, N], and those among
-        them, as many as are needed, that are to be witnesses.
-        """
-        chance = torch.where(asking, 1.0, others)
-        chosen = (lot < chance) & mask
-        rows = compact(chosen)
-        if rows.at.shape[1] > _WITNESSES:
-            order = (gather_rows(lot, rows) / gather_rows(chance, rows).clamp_min(1e-9)).masked_fill(
-                ~rows.valid, torch.inf
-            )
-            picked = order.topk(_WITNESSES, largest=False).indices.sort(1).values
-            rows = Rows(rows.at.gather(1, picked), rows.valid.gather(1, picked))
-        return chosen, chance, rows
 
     @torch.no_grad()
     def consult(
@@ -258,88 +237,12 @@ class ContradictionIndex(nn.Module):
         )
 
     def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
-        """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on."""
-        share, event, says, used, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
-        rested = (share > _RESTS) & witnesses.valid
-        if self.training:
-            self.rested.lerp_(processes.total((rested & used).flatten(1).sum(1).to(self.rested.dtype)), 0.05)
-            # What a write says is told by one layer, and by the same as long as it retrieves: each has its own way.
-            most = self.rested.max()
-            self.teller.copy_(torch.where(self.rested[self.teller] < most / 2, self.rested.argmax(), self.teller))
-        # A layer whose reads nobody uses may rest on anything.
-        trusted = (self.rested >= _TRUSTED * self.rested.max()).view(-1, 1, 1)
-        rested = rested & trusted
-        rests = rested.any(0)
-        best = event.gather(0, share.masked_fill(~trusted, -1).argmax(0, keepdim=True)).squeeze(0)
-        said, told = says[self.teller].squeeze(0).detach(), (rested & (event == best))[self.teller].squeeze(0)
-        if self.training:
-            self.reads.observe(said, told)
-        tokens = witnesses.valid / gather_rows(chance, witnesses).clamp(0.1, 1)
-        sizes = processes.totals(rests.sum(), told.sum(), witnesses.valid.sum(), tokens.sum())
-        reads, tellings, rows, all_tokens = map(processes.per_process, sizes)
-
-        asker, writer = gather_rows(u, witnesses), gather_rows(u, Rows(best, rests))
-        cost = nn.functional.binary_cross_entropy_with_logits
-        asks = cost(self._logit(self.asks, asker), rests.to(u.dtype), reduction="none")
-        asking = (asks * tokens).sum() / all_tokens
-        # Written to be asked for, or not: those that were, and the witnesses themselves, which are as good as any.
-        written = cost(self._logit(self.asked, writer), torch.ones_like(rests, dtype=u.dtype), reduction="none")
-        others = ~(witnesses.at.unsqueeze(2) == best.masked_fill(~rests, -1).unsqueeze(1)).any(2)
-        idle = cost(self._logit(self.asked, asker), torch.zeros_like(rests, dtype=u.dtype), reduction="none")
-        asking = asking + (written * rests).sum() / reads + (idle * tokens * others).sum() / all_tokens
-
-        code, marks = self.code(asker), self.code(writer)
-        untold = (self.content(writer.detach()) - self._in_units(said)).square().mean(-1)
-        expected, from_mark = self.expected(self._evened(code)), self.expected(self._evened(marks))
-        apart, leak = self._apart(writer, expected), self._apart(expected, from_mark)
-        wrong = (self._doubts(code).log() - apart.detach().clamp(_LEAST_DOUBT, _MOST_DOUBT).log()).square()
-        # What does not recur cannot be expected: it must not be learned at the expense of what does. All of a write is
-        # foretold, and not only what reads give of it now, since that changes as the model learns.
-        foretold = _mild(apart) + _mild((expected - writer.detach()).square().mean(-1))
-        # A write's code holds something of its value, which must not tell what to expect.
-        checking = (told * (wrong + foretold + _mild(leak) + untold)).sum() / tellings
-
-        match = self.match(code, marks)
-        right_match = nn.functional.softplus(-match.diagonal(dim1=1, dim2=2)) * rests
-        # Others are not what a token asks for, nor the token itself; for the same key they have nearly the same code.
-        others = ((best.unsqueeze(2) != best.unsqueeze(1)) | ~rests.unsqueeze(2)) & rests.unsqueeze(1)
-        others &= witnesses.at.unsqueeze(2) != best.unsqueeze(1)
-        alike = (1 + self.level) / 2
-        wrong_match = _any(match, others & (code @ marks.transpose(1, 2) < alike))
-        between = _any(self.match(marks, marks), others & (marks @ marks.transpose(1, 2) < alike)) * rests
-        # Before anything is retrieved there is nothing to match, and keys would only be made alike.
-        begun = sizes[0] > 0
-        # All count alike, but the first few that rest on something are not to drown in the others.
-        matching = ((right_match + wrong_match) * witnesses.valid).sum() / (reads + rows / 10) + between.sum() / reads
-        loss: Tensor = asking + begun * (checking + matching)
-        return loss
-
-    def _apart(self, u: Tensor, expected: Tensor) -> Tensor:
-        """How differently one would read a write u [..., D] and what was expected of it, squared, in units of reads."""
-        weight = self.content.weight.detach()
-        return nn.functional.linear(u.detach() - expected, weight).square().mean(-1)
+        """What there is to learn from a call; see `lesson`. A method, so that FSDP2 can gather the parameters."""
+        return lesson(self, u, witnesses, chance, evidence)
 
     def _evened(self, code: Tensor) -> Tensor:
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
         return code.detach() * math.sqrt(self.config.rank)
-
-    def _doubts(self, code: Tensor) -> Tensor:
-        """How far from the truth what is expected for a code [..., r] is thought to be, squared, in units of reads."""
-        low, high = math.log(_LEAST_DOUBT), math.log(_MOST_DOUBT)
-        share: Tensor = torch.sigmoid(self.doubt(self._evened(code))).squeeze(-1)
-        return torch.exp(low + (high - low) * share)
-
-    def _in_units(self, said: Tensor) -> Tensor:
-        """What reads give [..., D], less what they give on average, in units of how much they differ.
-
-        A few alike reads do not differ: at least a part of their size counts.
-        """
-        spread = torch.maximum(self.reads.variance, self.reads.mean_square / 4) / said.shape[-1]
-        return (said - self.reads.mean) / spread.sqrt()
-
-    def _logit(self, head: nn.Linear, u: Tensor) -> Tensor:
-        logit: Tensor = head(u.detach())
-        return logit.squeeze(-1)
 
     def _entries(self, timeline: Timeline, state: IndexState, writes: Rows, code: Tensor, new: Tensor) -> _Entries:
         """The entries held, and those of the call's writes that are new [B, R], in the order of writing."""
@@ -399,14 +302,3 @@ class _Entries(NamedTuple):
 def _parts(rows: Rows, size: int) -> Iterator[Rows]:
     for begin in range(0, rows.at.shape[1], size):
         yield Rows(rows.at[:, begin : begin + size], rows.valid[:, begin : begin + size])
-
-
-def _mild(square: Tensor) -> Tensor:
-    """A squared error that counts by its root where it is large."""
-    return 2 * ((1 + square).sqrt() - 1)
-
-
-def _any(logits: Tensor, those: Tensor) -> Tensor:
-    """What it costs, [B, R], that any of `those` [B, R, E] match: log(1 + Σ exp)."""
-    worst = torch.logsumexp(logits.masked_fill(~those, -torch.inf), dim=-1)
-    return nn.functional.softplus(worst)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
-from torchcram.memory.contradiction import Evidence, Pointer
+from torchcram.memory.contradiction import Pointer
+from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows

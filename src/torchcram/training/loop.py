@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from torchcram import processes
 from torchcram.consolidation import Consolidator
-from torchcram.consolidation.controller import excess
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
 from torchcram.tasks import Examples, Srcd, Task
-from torchcram.training import checkpoint, optimizer, state
+from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import Decisions
@@ -31,7 +29,6 @@ from torchcram.training.evaluate import Evaluation, evaluate
 from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
-_TEACHER = "teacher"  # folder among the checkpoints
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
@@ -83,20 +80,6 @@ class Progress:
             "worth": self.worth.to_dict() if self.worth is not None else None,
             "sample": dataclasses.asdict(self.evaluation.sample),
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """Whether quality is kept: held-out losses of each head, in nats per scored position."""
-
-    routed: dict[str, float]
-    dense: dict[str, float]
-    """With every token reading."""
-    teacher: dict[str, float] | None
-    """Of the model as it was at release, with every token reading all that was ever written; None: not kept."""
-    excess: float
-    """Of routed over dense now and, for heads that reads had helped, the teacher, for the worst head: what the
-    tolerance is for."""
 
 
 class Trainer:
@@ -164,7 +147,7 @@ class Trainer:
             self.consolidator.step(self.held_out)
             self.step += 1
             if checkpoints is not None and acquiring and self.consolidator.released_at is not None:
-                self._keep_teacher(checkpoints)
+                teacher.keep(self, checkpoints)
             if self.step >= optimizer.settle_step(c.optimizer, c.steps):
                 self.consolidator.settle()
             if self.step % c.evaluate_every == 0 or self.step == c.steps:
@@ -264,33 +247,6 @@ class Trainer:
         with self.world.sharing(), plain:
             return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
 
-    def kept(self, checkpoints: Path, *, seed: int, rows: int) -> Kept | None:
-        """Whether quality is kept on held-out sequences: routed, against dense now and as it was at release.
-
-        None if no gate has released reads: then nothing was promised.
-        """
-
-        if self.consolidator.released_at is None or self.config.consolidation.schedule == "paper":
-            return None
-        routed, dense = (
-            self.evaluate(policy, seed=seed, rows=rows).losses
-            for policy in (RoutingPolicy(), self.consolidator.dense())
-        )
-        saved = checkpoint.newest(checkpoints / _TEACHER, self.say, self.world)
-        if saved is None or saved.step != self.consolidator.released_at:
-            self.say(
-                "the model as it was at release is not there, or damaged: quality is compared with dense reading now"
-            )
-            return Kept(routed=routed, dense=dense, teacher=None, excess=excess(routed, dense, {}))
-        teacher = Cram(self.config.model).to(self.device)
-        state.restore(teacher, None, saved)
-        policy = RoutingPolicy(reads="dense", keep_all=True)
-        with self.world.sharing():
-            found = evaluate(teacher, self.task, seed=seed, rows=rows, policy=policy, bf16=self.config.bf16)
-        before = found.losses
-        helped = {head: before[head] for head in self.consolidator.controller.at_release}
-        return Kept(routed=routed, dense=dense, teacher=before, excess=excess(routed, dense, helped))
-
     def worth(self, *, seed: int | None = None, rows: int | None = None) -> Worth:
         """What reads are worth on held-out sequences."""
         c = self.config
@@ -316,14 +272,6 @@ class Trainer:
         # First what belongs to the steps before: a checkpoint without them would never get them back.
         self.decisions.save(folder / "decisions", self.world)
         checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
-
-    def _keep_teacher(self, folder: Path) -> None:
-        """The model at release: what tolerance is measured against, whatever becomes of its reads later on."""
-        given = Checkpoint(step=self.step, tensors=state.tensors(self.model), extra={})
-        with self.world.together():
-            if self.world.first:  # of a release before training had to go back
-                shutil.rmtree(folder / _TEACHER, ignore_errors=True)
-        checkpoint.save(folder / _TEACHER, given, world=self.world)
 
     def restore(self, folder: Path) -> bool:
         """Go on from the newest whole checkpoint; False if there is none."""
