@@ -19,7 +19,7 @@ def test_the_teacher_is_the_model_at_release(tmp_path: Path) -> None:
     assert reports[-1].step == 30
     again = trainer(**{"consolidation.check_every": 10})
     assert again.restore(tmp_path)
-    found = kept(again, tmp_path, seed=0, rows=8)
+    found = kept(again, tmp_path, again.evaluate(seed=0, rows=8).losses, seed=0, rows=8)
     assert found is not None
     assert found.teacher is not None
     assert found.teacher["value"] == pytest.approx(run.consolidator.controller.at_release["value"], abs=1e-6)
@@ -33,11 +33,11 @@ def test_the_teacher_is_the_model_at_release(tmp_path: Path) -> None:
 def test_without_a_release_nothing_is_promised(tmp_path: Path) -> None:
     run = trainer(steps=2)
     list(run.run(tmp_path))
-    assert kept(run, tmp_path, seed=0, rows=4) is None
+    assert kept(run, tmp_path, run.evaluate(seed=0, rows=4).losses, seed=0, rows=4) is None
     run.consolidator.released_at = 0
     paper = trainer(**{"consolidation.schedule": "paper", "consolidation.signal": "paper"})
     assert paper.consolidator.released_at == 0
-    assert kept(paper, tmp_path, seed=0, rows=4) is None
+    assert kept(paper, tmp_path, paper.evaluate(seed=0, rows=4).losses, seed=0, rows=4) is None
 
 
 def test_a_damaged_teacher_is_told_of(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_damaged_teacher_is_told_of(tmp_path: Path) -> None:
     list(run.run(tmp_path))
     (file,) = (tmp_path / "teacher").rglob("model.safetensors")
     file.write_bytes(file.read_bytes()[:-4])
-    found = kept(run, tmp_path, seed=0, rows=4)
+    found = kept(run, tmp_path, run.evaluate(seed=0, rows=4).losses, seed=0, rows=4)
     assert found is not None
     assert found.teacher is None
     assert "damaged" in said[0]
@@ -63,7 +63,7 @@ def test_a_second_release_has_a_teacher_of_its_own(tmp_path: Path) -> None:
     with torch.no_grad():
         run.model.norm.weight *= 2
     keep(run, tmp_path)
-    found = kept(run, tmp_path, seed=0, rows=8)
+    found = kept(run, tmp_path, run.evaluate(seed=0, rows=8).losses, seed=0, rows=8)
     assert found is not None
     assert found.teacher is not None
     assert found.teacher["value"] == run.evaluate(RoutingPolicy(reads="dense", keep_all=True)).losses["value"]

@@ -24,11 +24,10 @@ def run(
     prepare(device)
     trainer = load(path, device, changes)
     config = trainer.config
-    # Other held-out sequences than those that training was steered by.
-    found = trainer.evaluate(seed=config.seed + 1, rows=rows)
-    gains = trainer.worth(seed=config.seed + 1, rows=rows) if worth else None
-    folder = RunFolder(path)
-    held = teacher.kept(trainer, folder.checkpoints, seed=config.seed + 1, rows=rows) if kept else None
+    folder, seed = RunFolder(path), config.seed + 1  # other sequences than those that training was steered by
+    found = trainer.evaluate(seed=seed, rows=rows)
+    gains = trainer.worth(seed=seed, rows=rows) if worth else None
+    held = teacher.kept(trainer, folder.checkpoints, found.losses, seed=seed, rows=rows) if kept else None
     last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
         **facts(trainer),

@@ -195,7 +195,7 @@ class ContradictionIndex(nn.Module):
         news, doubts = self.judge(seen, code)
         new, familiar = (news > 1) & writes.valid, (doubts < _FAMILIAR) & writes.valid
         as_ever = compact(writes.valid & ~new)
-        known = Rows(gather_rows(writes.at, as_ever), as_ever.valid)
+        known, its_code = Rows(gather_rows(writes.at, as_ever), as_ever.valid), gather_rows(code, as_ever)
         entries = self._entries(timeline, state, writes, code, new)
         pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
         target, here = (torch.full((batch, length), -1, dtype=torch.int64, device=u.device) for _ in range(2))
@@ -204,15 +204,16 @@ class ContradictionIndex(nn.Module):
             number = torch.arange(entries.code.shape[1], device=u.device)
             step = max(1, _AT_ONCE // (batch * len(number)))
             dies = entries.dies
-            for rows in _parts(known, step):
-                alike, _ = self._compare(u, rows, entries)
+            for rows, codes in _parts(known, its_code, step):
+                alike, _ = self._compare(codes, rows, entries)
                 at = torch.where(alike > 0, rows.at.unsqueeze(2), _NEVER).amin(1)
                 dies = torch.minimum(dies, at)
             entries = entries._replace(dies=dies)
-            for rows in _parts(known, step):
+            for rows, _ in _parts(known, its_code, step):
                 pairs += entries.visible(rows, self.config.entries).sum((1, 2))
-            for rows in _parts(compact(asking), step):
-                match, visible = self._compare(u, rows, entries)
+            askers = compact(asking)
+            for rows, codes in _parts(askers, self.code(gather_rows(u, askers)), step):
+                match, visible = self._compare(codes, rows, entries)
                 # All that match about as well as the best are for one key: the latest counts, and entries are in order.
                 near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin)
                 latest = torch.where(near, number, -1).amax(2)
@@ -258,10 +259,10 @@ class ContradictionIndex(nn.Module):
             begins=torch.where(timeline.start, here, -1).cummax(1).values,
         )
 
-    def _compare(self, u: Tensor, rows: Rows, entries: _Entries) -> tuple[Tensor, Tensor]:
-        """Match [B, R, E] of some tokens with the entries they can see (-inf where not), and which these are."""
+    def _compare(self, code: Tensor, rows: Rows, entries: _Entries) -> tuple[Tensor, Tensor]:
+        """Match [B, R, E] of tokens of a code [B, R, r] with the entries they can see (-inf where not), and which."""
         visible = entries.visible(rows, self.config.entries)
-        match = self.match(self.code(gather_rows(u, rows)), entries.code)
+        match = self.match(code, entries.code)
         return match.masked_fill(~visible, -torch.inf), visible
 
     def _keep(self, entries: _Entries) -> IndexState:
@@ -299,6 +300,7 @@ class _Entries(NamedTuple):
         return seen if dead else seen & (at <= self.dies.unsqueeze(1))
 
 
-def _parts(rows: Rows, size: int) -> Iterator[Rows]:
+def _parts(rows: Rows, code: Tensor, size: int) -> Iterator[tuple[Rows, Tensor]]:
     for begin in range(0, rows.at.shape[1], size):
-        yield Rows(rows.at[:, begin : begin + size], rows.valid[:, begin : begin + size])
+        part = slice(begin, begin + size)
+        yield Rows(rows.at[:, part], rows.valid[:, part]), code[:, part]

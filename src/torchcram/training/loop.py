@@ -242,16 +242,13 @@ class Trainer:
         seed, rows = c.seed if seed is None else seed, rows or c.evaluate_rows
         if policy is None and self.consolidator.released_at is None:
             policy = self.consolidator.dense()
-        # Compiled layers are for the batches of training: evaluation has others, and is rare.
-        plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
-        with self.world.sharing(), plain:
+        with self._measuring():
             return evaluate(self.model, self.task, seed=seed, rows=rows, policy=policy, bf16=c.bf16)
 
     def worth(self, *, seed: int | None = None, rows: int | None = None) -> Worth:
         """What reads are worth on held-out sequences."""
         c = self.config
-        plain = torch.compiler.set_stance("force_eager") if c.compile else contextlib.nullcontext()
-        with self.world.sharing(), plain:
+        with self._measuring():
             return measure(
                 self.model,
                 self.task,
@@ -259,6 +256,13 @@ class Trainer:
                 rows=rows or c.evaluate_rows,
                 bf16=c.bf16,
             )
+
+    @contextlib.contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Compiled layers are for the batches of training: held-out data comes in others, and is rare."""
+        plain = torch.compiler.set_stance("force_eager") if self.config.compile else contextlib.nullcontext()
+        with self.world.sharing(), plain:
+            yield
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint."""

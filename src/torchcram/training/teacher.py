@@ -43,16 +43,15 @@ def keep(trainer: Trainer, checkpoints: Path) -> None:
     checkpoint.save(checkpoints / _FOLDER, given, world=trainer.world)
 
 
-def kept(trainer: Trainer, checkpoints: Path, *, seed: int, rows: int) -> Kept | None:
-    """Whether quality is kept on held-out sequences: routed, against dense now and as it was at release.
+def kept(trainer: Trainer, checkpoints: Path, routed: dict[str, float], *, seed: int, rows: int) -> Kept | None:
+    """Whether quality is kept on held-out sequences: their losses `routed`, against dense now and at release.
 
     None if no gate has released reads: then nothing was promised.
     """
     config, released = trainer.config, trainer.consolidator.released_at
     if released is None or config.consolidation.schedule == "paper":
         return None
-    policies = (RoutingPolicy(), trainer.consolidator.dense())
-    routed, dense = (trainer.evaluate(policy, seed=seed, rows=rows).losses for policy in policies)
+    dense = trainer.evaluate(trainer.consolidator.dense(), seed=seed, rows=rows).losses
     saved = checkpoint.newest(checkpoints / _FOLDER, trainer.say, trainer.world)
     if saved is None or saved.step != released:
         trainer.say("the model as it was at release is missing or damaged: quality is compared with dense reading now")
