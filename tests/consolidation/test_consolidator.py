@@ -169,6 +169,8 @@ def test_utility_tries_reads_and_asks_a_price_of_the_rule_itself():
     c = released(signal="utility", trial=0.2, price=0.3, reward=0.5)
     while c.progress < 1:
         c.step(competent)
+    while not c.policy().lesson:
+        c.step(competent)
     policy = c.policy(3)
     assert policy.trial == 0.2
     assert policy.scored == 3
@@ -177,3 +179,18 @@ def test_utility_tries_reads_and_asks_a_price_of_the_rule_itself():
     paid = c.loss(LOSSES, positions=100, scored=5) - own
     assert paid.item() == pytest.approx(c.price * 100 / 5 * 0.5 * LOSSES["recall"].item(), rel=1e-4)
     assert released(trial=0.2).policy().trial == 0
+
+
+def test_once_the_price_has_risen_lessons_are_rare():
+    c = released(signal="utility", trial=0.2, lessons=5, ramp=10)
+    lessons = []
+    for _ in range(40):
+        policy = c.policy()
+        assert policy.trial == (0.2 if policy.lesson else 0)
+        lessons.append((c.steps, policy.lesson))
+        c.step(competent)
+    risen = c.released_at + 10
+    assert all(lesson for step, lesson in lessons if step < risen)
+    assert [step for step, lesson in lessons if lesson and step >= risen] == [
+        step for step, _ in lessons if step >= risen and step % 5 == 0
+    ]

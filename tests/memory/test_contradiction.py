@@ -47,7 +47,7 @@ def stream(seed: int = 3) -> tuple[ContradictionIndex, Tensor, Timeline]:
         index.content.bias.zero_()
         index.content.weight *= (0.35 / index.content(u).square().mean(-1).median()).sqrt()
     mask = chance(2, LENGTH, seed=seed + 4) < 0.9
-    start = torch.zeros(2, LENGTH, dtype=torch.bool)
+    start = chance(2, LENGTH, seed=seed + 7) < torch.tensor([[0.0], [0.08]])
     start[0, 0] = start[1, 23] = True
     timeline = Timeline.build(torch.ones(2, LENGTH), mask=mask | start, start=start)
     return index, u, timeline
@@ -78,19 +78,21 @@ def walk(index: ContradictionIndex, u: Tensor, timeline: Timeline, most: int):
             aim, mark = -1, False
             if timeline.mask[row, t]:
                 alive = [e for e in entries[-most:] if not e["dead"]]
-                if asks[row, t] > max(-2.5, asked[row, t] - 1):
+                is_asking = asks[row, t] > max(-2.5, asked[row, t] - 1)
+                is_writing = asked[row, t] > max(-2.5, asks[row, t] - 1)
+                if is_asking or (is_writing and not news[row, t] > 1):
                     compared += len(alive)
+                if is_asking:
                     product = {i: float(code[row, t] @ e["code"]) for i, e in enumerate(alive)}
                     best = max(product.values(), default=-math.inf)
                     near = [i for i, p in product.items() if p > level and p >= best - margin]
                     aim = alive[near[-1]]["position"] if near else -1
-                if asked[row, t] > max(-2.5, asks[row, t] - 1):
+                if is_writing:
                     position = int(timeline.position[row, t])
                     mark = bool(news[row, t] > 1)
                     if mark:
                         entries.append({"code": code[row, t], "position": position, "dead": False})
                     else:
-                        compared += len(alive)
                         for e in alive:
                             e["dead"] = float(code[row, t] @ e["code"]) > level
             aims.append(aim)

@@ -233,7 +233,7 @@ def guided(hits: torch.Tensor) -> Guidance:
     consulted = Consulted(
         torch.where(hits, 0, -1), torch.where(hits, 0, -1), nobody, nobody, nobody, nobody, torch.zeros(1), state
     )
-    return Guidance(consulted, nobody, nobody, 1.0, compact(nobody))
+    return Guidance(consulted, hits, None, nobody, nobody, 1.0, compact(nobody))
 
 
 def test_tokens_that_ask_for_what_memory_gets_wrong_are_routed_alike():

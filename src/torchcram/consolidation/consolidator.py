@@ -79,13 +79,13 @@ class Consolidator:
         c = self.config
         signal = SIGNALS[c.signal]
         lesson = self.progress < 1 or self.steps % c.lessons == 0
+        trial = signal.trial(c) if lesson else 0.0
         if self.released_at is None:
-            trial = signal.trial(c)
             return RoutingPolicy(reads="dense", skip=c.skip, trial=trial, scored=scored, lesson=lesson, keep_all=True)
         return RoutingPolicy(
             lesson=lesson,
             audit=signal.audit(c),
-            trial=signal.trial(c),
+            trial=trial,
             price=self.price if c.signal == "utility" else None,
             scored=scored,
             temperature=signal.temperature(c, self.steps, self.progress),

@@ -202,7 +202,7 @@ class Block(nn.Module):
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = self._read(store, reads | audits, self._pointer(guidance, policy, timeline.mask, noise))
+            reading = self._read(store, reads | audits, guidance.pointer if guidance is not None else None)
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
@@ -295,26 +295,25 @@ class Block(nn.Module):
         keep: bool,
     ) -> Guidance:
         """What the index says of a call; while all is kept, there is nothing to look up yet, but all to learn."""
-        lot = policy.lot(timeline.mask, noise)
-        roles = index.roles(seen, timeline.mask)
-        consulted = None if policy.keep_all else index.consult(seen, timeline, state, roles, keep=keep)
-        plain = lot < policy.audit
-        if not (self.training and policy.lesson):
-            return Guidance(consulted, plain, plain, policy.audit, None)
-        # Where all read anyway, it may as well learn from many that do not ask.
-        others = _OTHERS if policy.reads == "dense" else policy.audit
-        audit, chance, witnesses = choose_witnesses(roles[0], timeline.mask, lot, others)
-        return Guidance(consulted, audit, plain, chance, witnesses)
-
-    def _pointer(
-        self, guidance: Guidance | None, policy: RoutingPolicy, mask: Tensor, noise: Tensor | None
-    ) -> Pointer | None:
-        """What reads are pointed at. In training every other one is not, so that attention is kept in practice."""
-        pointer = guidance.pointer if guidance is not None else None
-        if pointer is None or not self.training:
-            return pointer
-        unaided = ~policy.points(mask, noise)
-        return Pointer(*(part.masked_fill(unaided, -1) for part in pointer))
+        mask = timeline.mask
+        lot = policy.lot(mask, noise)
+        roles = index.roles(seen, mask)
+        consulted, hits, pointer = None, None, None
+        if not policy.keep_all:
+            consulted = index.consult(seen, timeline, state, roles, keep=keep)
+            hits, pointer = consulted.target >= 0, Pointer(consulted.target, consulted.here)
+            if self.training:
+                # Every other read is not pointed at anything, so that attention is kept in practice.
+                unaided = ~policy.points(mask, noise)
+                pointer = Pointer(*(part.masked_fill(unaided, -1) for part in pointer))
+        audit = plain = lot < policy.audit
+        chance: Tensor | float = policy.audit
+        witnesses = None
+        if self.training and policy.lesson:
+            # Where all read anyway, it may as well learn from many that do not ask.
+            others = _OTHERS if policy.reads == "dense" else policy.audit
+            audit, chance, witnesses = choose_witnesses(roles[0], mask, lot, others)
+        return Guidance(consulted, hits, pointer, audit, plain, chance, witnesses)
 
     def _try(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -60,6 +61,10 @@ class Guidance(NamedTuple):
 
     consulted: Consulted | None
     """What the index was asked and told; None: not looked."""
+    hits: Tensor | None
+    """[B, N] bool: the token asks for what memory would get wrong."""
+    pointer: Pointer | None
+    """Which write each token [B, N] is to read."""
     audit: Tensor
     """[B, N] bool: tokens whose read is to be computed in every layer, to learn from."""
     plain: Tensor
@@ -68,16 +73,6 @@ class Guidance(NamedTuple):
     """[B, N]: the chance that each had of being chosen for that."""
     witnesses: Rows | None
     """[B, Q]: those that the index learns from; None: it does not."""
-
-    @property
-    def pointer(self) -> Pointer | None:
-        """Which write each token [B, N] asks for, where memory would get it wrong."""
-        return Pointer(self.consulted.target, self.consulted.here) if self.consulted is not None else None
-
-    @property
-    def hits(self) -> Tensor | None:
-        """[B, N] bool: the token asks for what memory would get wrong."""
-        return self.consulted.target >= 0 if self.consulted is not None else None
 
 
 class ContradictionIndex(nn.Module):
@@ -187,54 +182,31 @@ class ContradictionIndex(nn.Module):
         keep: bool = True,
     ) -> Consulted:
         """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known."""
-        batch, length = timeline.mask.shape
+        length = timeline.mask.shape[1]
         asking, told = roles or self.roles(u, timeline.mask)
-        writes = compact(told)
-        seen = gather_rows(u, writes)
+        rows = compact(asking | told)
+        seen = gather_rows(u, rows)
         code = self.code(seen)
+        sequence = timeline.start.cumsum(1)
+        asks, tells, of = gather_rows(torch.stack([asking, told, sequence], dim=-1), rows).unbind(-1)
         news, doubts = self.judge(seen, code)
-        new, familiar = (news > 1) & writes.valid, (doubts < _FAMILIAR) & writes.valid
-        as_ever = compact(writes.valid & ~new)
-        known, its_code = Rows(gather_rows(writes.at, as_ever), as_ever.valid), gather_rows(code, as_ever)
-        entries = self._entries(timeline, state, writes, code, new)
-        pairs = torch.zeros(batch, dtype=torch.int64, device=u.device)
-        target, here = (torch.full((batch, length), -1, dtype=torch.int64, device=u.device) for _ in range(2))
-        if entries.code.shape[1]:
-            margin = self.gain.exp() * (1 - self.level) / 2
-            number = torch.arange(entries.code.shape[1], device=u.device)
-            step = max(1, _AT_ONCE // (batch * len(number)))
-            dies = entries.dies
-            for rows, codes in _parts(known, its_code, step):
-                alike, _ = self._compare(codes, rows, entries)
-                at = torch.where(alike > 0, rows.at.unsqueeze(2), _NEVER).amin(1)
-                dies = torch.minimum(dies, at)
-            entries = entries._replace(dies=dies)
-            for rows, _ in _parts(known, its_code, step):
-                pairs += entries.visible(rows, self.config.entries).sum((1, 2))
-            askers = compact(asking)
-            for rows, codes in _parts(askers, self.code(gather_rows(u, askers)), step):
-                match, visible = self._compare(codes, rows, entries)
-                # All that match about as well as the best are for one key: the latest counts, and entries are in order.
-                near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin)
-                latest = torch.where(near, number, -1).amax(2)
-                none = (latest < 0) | ~rows.valid
-                for found, where in ((target, entries.position), (here, entries.written)):
-                    of_entry = where.gather(1, latest.clamp_min(0)).masked_fill(none, -1)
-                    found.scatter_reduce_(1, rows.at, of_entry, "amax")
-                pairs += visible.sum((1, 2))
-
-        def there(those: Tensor) -> Tensor:
-            return scatter_rows(those.long(), writes, length) > 0
-
+        new, familiar = (tells > 0) & (news > 1), (tells > 0) & (doubts < _FAMILIAR)
+        known = (tells > 0) & ~new
+        entries = self._entries(timeline, state, rows, code, new, of)
+        found, pairs = self._look_up(rows, code, new, known, asks > 0, of, entries)
+        flags = torch.stack([new, known, familiar, familiar & new], dim=-1)
+        told_all = scatter_rows(torch.cat([found, flags], dim=-1), rows, length)
+        entered, as_ever, checked, surprising = (told_all[..., 2:] > 0).unbind(-1)
+        target, here = (told_all[..., :2] - 1).unbind(-1)
         return Consulted(
             target=target,
             here=here,
-            entered=there(new),
-            known=there(writes.valid & ~new),
-            checked=there(familiar),
-            surprising=there(familiar & new),
+            entered=entered,
+            known=as_ever,
+            checked=checked,
+            surprising=surprising,
             pairs=pairs,
-            state=self._keep(entries) if keep else None,
+            state=self._keep(entries, sequence[:, -1:]) if keep else None,
         )
 
     def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
@@ -245,62 +217,99 @@ class ContradictionIndex(nn.Module):
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
         return code.detach() * math.sqrt(self.config.rank)
 
-    def _entries(self, timeline: Timeline, state: IndexState, writes: Rows, code: Tensor, new: Tensor) -> _Entries:
-        """The entries held, and those of the call's writes that are new [B, R], in the order of writing."""
+    def _entries(
+        self, timeline: Timeline, state: IndexState, rows: Rows, code: Tensor, new: Tensor, sequence: Tensor
+    ) -> _Entries:
+        """The entries held, and those of the rows [B, R] that are new, in the order of writing."""
         fresh = compact(new)
-        at = Rows(gather_rows(writes.at, fresh), fresh.valid)
-        here = torch.arange(timeline.mask.shape[1], device=code.device)
+        at = Rows(gather_rows(rows.at, fresh), fresh.valid)
+        valid = torch.cat([state.position >= 0, at.valid], dim=1)
         return _Entries(
             code=torch.cat([state.code.to(code.dtype), gather_rows(code, fresh)], dim=1),
             position=torch.cat([state.position, gather_rows(timeline.position[:, :-1], at)], dim=1),
             written=torch.cat([torch.full_like(state.position, -1), at.at], dim=1),
-            valid=torch.cat([state.position >= 0, at.valid], dim=1),
+            number=valid.cumsum(1) * valid,
             dies=torch.cat([torch.where(state.dead, -1, _NEVER), torch.full_like(at.at, _NEVER)], dim=1),
-            begins=torch.where(timeline.start, here, -1).cummax(1).values,
+            sequence=torch.cat([torch.zeros_like(state.position), gather_rows(sequence, fresh)], dim=1),
         )
 
-    def _compare(self, code: Tensor, rows: Rows, entries: _Entries) -> tuple[Tensor, Tensor]:
-        """Match [B, R, E] of tokens of a code [B, R, r] with the entries they can see (-inf where not), and which."""
-        visible = entries.visible(rows, self.config.entries)
-        match = self.match(code, entries.code)
-        return match.masked_fill(~visible, -torch.inf), visible
+    def _look_up(
+        self,
+        rows: Rows,
+        code: Tensor,
+        new: Tensor,
+        known: Tensor,
+        asks: Tensor,
+        sequence: Tensor,
+        entries: _Entries,
+    ) -> tuple[Tensor, Tensor]:
+        """What each row that asks finds [B, R, 2]: position of the write and its place in the call, both plus 1.
 
-    def _keep(self, entries: _Entries) -> IndexState:
-        batch, length = entries.begins.shape
-        end = Rows(torch.full((batch, 1), length, device=entries.code.device), entries.valid.new_ones(batch, 1))
-        rows = compact(entries.visible(end, self.config.entries, dead=True).squeeze(1))
+        Entries that a known write takes out are marked in `entries.dies`. Also returns the pairs compared [B].
+        """
+        count = entries.code.shape[1]
+        if count == 0 or rows.at.shape[1] == 0:
+            return rows.at.new_zeros(*rows.at.shape, 2), rows.at.new_zeros(rows.at.shape[0])
+        # A row sees the entries above `past` and up to `before`, by number: of its own sequence, and the last of them.
+        held = entries.number.amax(1, keepdim=True) - new.sum(1, keepdim=True)
+        before = held + new.cumsum(1) - new.long()
+        changes = sequence.diff(dim=1, prepend=torch.zeros_like(sequence[:, :1])) > 0
+        past = torch.maximum(torch.where(changes, before, 0).cummax(1).values, before - self.config.entries)
+        before = torch.where(known | asks, before, 0)
+        step = max(1, _AT_ONCE // (len(code) * count))
+
+        @lru_cache(maxsize=1)  # what fits at once is compared once
+        def compare(begin: int) -> tuple[Tensor, Tensor]:
+            part = slice(begin, begin + step)
+            number = entries.number.unsqueeze(1)
+            visible = (number > past[:, part, None]) & (number <= before[:, part, None])
+            return self.match(code[:, part], entries.code), visible
+
+        for begin in range(0, rows.at.shape[1], step):
+            part = slice(begin, begin + step)
+            match, visible = compare(begin)
+            ends = (match > 0) & visible & known[:, part, None]
+            at = torch.where(ends, rows.at[:, part, None], _NEVER).amin(1)
+            torch.minimum(entries.dies, at, out=entries.dies)
+        margin = self.gain.exp() * (1 - self.level) / 2
+        told = nn.functional.pad(torch.stack([entries.position, entries.written], dim=-1) + 1, (0, 0, 1, 0))
+        each = torch.arange(1, count + 1, device=code.device)
+        found, pairs = [], torch.zeros_like(held.squeeze(1))
+        for begin in range(0, rows.at.shape[1], step):
+            part = slice(begin, begin + step)
+            match, visible = compare(begin)
+            visible = visible & (rows.at[:, part, None] <= entries.dies.unsqueeze(1))
+            match = match.masked_fill(~visible, -torch.inf)
+            # All that match about as well as the best are for one key: the latest counts, and entries are in order.
+            near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin) & asks[:, part, None]
+            latest = torch.where(near, each, 0).amax(2, keepdim=True)
+            found.append(told.gather(1, latest.expand(-1, -1, 2)))
+            pairs += visible.sum((1, 2))
+        return torch.cat(found, dim=1), pairs
+
+    def _keep(self, entries: _Entries, sequence: Tensor) -> IndexState:
+        """The last entries of the sequence [B, 1] that goes on."""
+        number = entries.number
+        recent = number > number.amax(1, keepdim=True) - self.config.entries if number.shape[1] else number > 0
+        rows = compact((number > 0) & recent & (entries.sequence == sequence))
         return IndexState(
             code=gather_rows(entries.code, rows).to(self.coding.weight.dtype),
             position=gather_rows(entries.position, rows).masked_fill(~rows.valid, -1),
-            dead=gather_rows(entries.dies < length, rows),
+            dead=gather_rows(entries.dies != _NEVER, rows),
         )
 
 
 class _Entries(NamedTuple):
-    """Entries in the order of writing; all [B, E] but for `begins`."""
+    """Entries in the order of writing, all [B, E]."""
 
     code: Tensor
+    """[B, E, r]"""
     position: Tensor
     written: Tensor
-    valid: Tensor
+    """Where in the call; -1: before it."""
+    number: Tensor
+    """Of those that are one, from 1 on; 0: none."""
     dies: Tensor
     """Position in the call from which on an entry does not count any more."""
-    begins: Tensor
-    """[B, N]: where in the call the sequence of each position began; -1: before it."""
-
-    def visible(self, rows: Rows, most: int, *, dead: bool = False) -> Tensor:
-        """[B, R, E] bool: which entries each row can see: of its own sequence, the last ones, not taken out yet."""
-        at = rows.at.unsqueeze(2)
-        written = self.written.unsqueeze(1)
-        begins = self.begins.gather(1, rows.at.clamp_max(self.begins.shape[1] - 1)).unsqueeze(2)
-        before = self.valid.unsqueeze(1) & (written < at) & rows.valid.unsqueeze(2)
-        rank = self.valid.cumsum(1).unsqueeze(1)
-        recent = rank > before.sum(2, keepdim=True) - most
-        seen = before & (written >= begins) & recent
-        return seen if dead else seen & (at <= self.dies.unsqueeze(1))
-
-
-def _parts(rows: Rows, code: Tensor, size: int) -> Iterator[tuple[Rows, Tensor]]:
-    for begin in range(0, rows.at.shape[1], size):
-        part = slice(begin, begin + size)
-        yield Rows(rows.at[:, part], rows.valid[:, part]), code[:, part]
+    sequence: Tensor
+    """How many sequences began in the call before it was written."""

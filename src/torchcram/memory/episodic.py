@@ -220,10 +220,10 @@ class EpisodicMemory(nn.Module):
 
 def _pointed_at(pointer: Pointer, rows: Rows, written: Written, held: int) -> Tensor:
     """The number of the event [B, R] that each row is pointed at, -1: none. It may be one that the row cannot read."""
-    position, here = (gather_rows(part, rows) for part in pointer)
-    event = torch.where(here >= 0, held + here, -1)
+    here = gather_rows(pointer.here, rows)
     if held == 0:
-        return event
+        return here
+    position, event = gather_rows(pointer.position, rows), torch.where(here >= 0, held + here, -1)
     before = compact((position >= 0) & (here < 0) & rows.valid)
     found = written.position[:, None, :held] == gather_rows(position, before).unsqueeze(2)
     among_held = torch.where(found.any(2), found.long().argmax(2), -1)

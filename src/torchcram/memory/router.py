@@ -145,6 +145,7 @@ class Router(nn.Module):
 
     direction: Tensor
     number: Tensor
+    reading: Tensor
     price: Tensor
 
     def __init__(self, width: int, config: RouterConfig, *, guided: bool = False) -> None:
@@ -165,6 +166,7 @@ class Router(nn.Module):
         self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
         self.register_buffer("number", torch.arange(3), persistent=False)
+        self.register_buffer("reading", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
 
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
@@ -196,10 +198,8 @@ class Router(nn.Module):
         can_read = able[EPISODIC]
         if guidance is not None and guidance.hits is not None:
             # What memory recalls there is wrong: none of them recalls, and where they can choose to read all go alike.
-            alike = logits
-            if self.on_hit is not None:
-                alike = torch.where(self.number == EPISODIC, STEEP * self.on_hit, 0).to(logits.dtype)
-            alike = alike.masked_fill(self.number == SEMANTIC, -torch.inf)
+            alike = logits if self.on_hit is None else self.on_hit * self.reading
+            alike = alike.to(logits.dtype).masked_fill(self.number == SEMANTIC, -torch.inf)
             logits = torch.where(guidance.hits.unsqueeze(-1), alike, logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision
         closed = worth is not None or policy.reads == "off"
