@@ -213,7 +213,7 @@ class Router(nn.Module):
         if worth is not None and can_read and policy.reads == "routed":
             pays = worth > self.asking_price(policy)
             actions = torch.where(pays, EPISODIC, actions)
-            weights = torch.where(pays.unsqueeze(-1), nn.functional.one_hot(actions, 3).to(weights.dtype), weights)
+            weights = torch.where(pays.unsqueeze(-1), (self.number == EPISODIC).to(weights.dtype), weights)
         if forced is None and policy.reads == "dense" and can_read:
             forced = torch.full_like(actions, EPISODIC)
             if policy.skip > 0:
@@ -244,10 +244,10 @@ class Router(nn.Module):
             weights = torch.where(tried.unsqueeze(-1), mixed, weights)
         return Decision(actions, weights, probabilities, audited, tried, instead)
 
-    def asking_price(self, policy: RoutingPolicy) -> Tensor:
+    def asking_price(self, policy: RoutingPolicy) -> Tensor | float:
         """What a read must be worth; in training the policy's price is kept, for evaluation to go by."""
         if policy.price is None:
             return self.price
         if self.training:
             self.price.fill_(policy.price)
-        return torch.full_like(self.price, policy.price)
+        return policy.price
