@@ -107,6 +107,18 @@ def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):
     assert data["name"] == "bench-cpu"
 
 
+def test_bench_steps_compares_runs(tmp_path):
+    runs = [str(tmp_path / name) for name in ("with", "without")]
+    rank = ["--set", "model.contradiction.rank=0", "--set", "consolidation.lessons=1"]
+    for out, more in zip(runs, (["--set", "consolidation.lessons=1"], rank), strict=True):
+        run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1", *more)
+    path = tmp_path / "bench.json"
+    assert "more_than_first 0" in run("bench", "steps", *runs, "--json", str(path)).output
+    data = json.loads(path.read_text())
+    assert [row["what"] for row in data["rows"]] == ["with", "without"]
+    assert (data["name"], data["seeds"]) == ("bench-steps", [0])
+
+
 SMALL = ["--set", "steps=20", "--set", "evaluate_every=10", "--set", "evaluate_rows=8", "--set", "batch=4"]
 SMALL += ["--set", "task.length=64", "--set", "task.novel_keys=16", "--set", "save_every=5"]
 
@@ -189,7 +201,9 @@ def test_mistakes_are_told(words, message, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["train", "srcd", "--out", "run"], ["evaluate", "run"], ["bench", "data"]])
+@pytest.mark.parametrize(
+    "words", [["train", "srcd", "--out", "run"], ["evaluate", "run"], ["bench", "data"], ["bench", "steps", "run"]]
+)
 def test_a_gpu_that_is_not_there_is_told(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(*words, "--device", "cuda")

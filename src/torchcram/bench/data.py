@@ -6,9 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from torchcram.bench.timing import compare
+from torchcram.bench.timing import compare, wait_for
 from torchcram.results import Row
 from torchcram.training.loop import Trainer
 from torchcram.training.recipes import configure
@@ -20,17 +18,13 @@ def run(preset: str, device: str, settings: Mapping[str, Any], repeats: int = 15
     trainer = Trainer(config, device)
     steps = itertools.count()
 
-    def ready() -> None:
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize(trainer.device)
-
     def batch() -> None:
         trainer.task.batch(seed=0, step=next(steps), rows=range(config.batch), device=trainer.device)
-        ready()
+        wait_for(trainer.device)
 
     def step() -> None:
         trainer.train_step()
-        ready()
+        wait_for(trainer.device)
 
     row = compare("an SRCD batch", batch, step, against="training step", length=trainer.task.length, repeats=repeats)
     return {**row, "preset": preset, "batch": config.batch, "share": 1 / float(row["ratio"] or 0)}

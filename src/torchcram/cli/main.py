@@ -185,3 +185,30 @@ def data(
             show_row(row)
         if json is not None:
             results.write(json, name="bench-data", rows=[row], seeds=[0], machine=machine(device))
+
+
+@bench.command()
+def steps(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs; the others are compared to the first.")],
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """What a training step of trained runs costs, e.g. with and without a contradiction index."""
+    from torchcram import results
+    from torchcram.bench.steps import run
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import machine, prepare
+    from torchcram.cli.tables import show_row
+    from torchcram.cli.trained import facts, load
+
+    with told():
+        prepare(device)
+        trainers = [load(path, device) for path in runs]
+        timed = zip(runs, trainers, run(trainers), strict=True)
+        rows = [{"what": path.name, **facts(trainer), **row} for path, trainer, row in timed]
+        if str(json) != "-":
+            for row in rows:
+                show_row(row)
+        if json is not None:
+            seeds = sorted({trainer.config.seed for trainer in trainers})
+            results.write(json, name="bench-steps", rows=rows, seeds=seeds, machine=machine(device))
