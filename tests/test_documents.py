@@ -69,6 +69,74 @@ def test_readme_shows_the_papers_size():
     assert f"| {row['accuracy']:.2%} | {row['accuracy_novel']:.2%} | {row['reads']:.2%} (" in line
 
 
+def down(share: float) -> str:
+    return f"{math.floor(1e4 * share + 1e-9) / 100:.2f}"
+
+
+def up(ratio: float) -> str:
+    return f"{math.ceil(100 * ratio - 1e-9) / 100:.2f}"
+
+
+@pytest.mark.parametrize(
+    ("what", "line", "overridden", "accuracy", "reads"),
+    [
+        ("no override", "no key bound anew", None, 0.999, 1.15),
+        ("override 10%", "10 % of the recurring keys bound anew", 0.99, 0.995, 1.3),
+        ("override 50%", "50 %", 0.99, 0.99, 1.3),
+        ("rebound twice", "50 %, twice", 0.99, 0.99, 1.3),
+        ("drift midway", "all of them, from the middle on", 0.99, 0.99, 1.3),
+        ("another table", "a table never seen in training", None, 0.99, 1.3),
+    ],
+)
+def test_readme_shows_what_stale_memory_costs(what, line, overridden, accuracy, reads):
+    cells = []
+    for preset in ("tiny", "medium"):
+        rows = results.read(ROOT / "results" / "staleness.json")["rows"]
+        rows = [r for r in rows if (r["what"], r["preset"]) == (what, preset) and r["index_rank"]]
+        assert sorted((r["seed"], r["trained_overridden"]) for r in rows) == [
+            (s, o) for s in range(3) for o in (0, 0.1)
+        ]
+        worst = min(r.get("accuracy_overridden", 1.0) for r in rows) if overridden else None
+        right, ratio = min(r["accuracy"] for r in rows), max(r["reads"] / r["least"] for r in rows)
+        assert worst is None or worst >= overridden
+        assert right >= accuracy
+        assert ratio <= reads
+        cells.append(f"{'–' if worst is None else down(worst) + '%'}, {down(right)}%, {up(ratio)}")
+    assert f"| {line} | {' | '.join(cells)} |" in (ROOT / "README.md").read_text()
+
+
+def test_the_alarm_rings_in_time_and_never_falsely():
+    rows = [r for r in results.read(ROOT / "results" / "staleness.json")["rows"] if r["what"] == "alarm"]
+    rows = [r for r in rows if r["index_rank"]]
+    assert len(rows) == 12
+    assert all(r["queries_to_ring"] <= 200 and r["false_alarms"] == 0 and r["positions"] >= 10**6 for r in rows)
+
+
+def test_the_signals_side_by_side():
+    rows = [r for r in results.read(ROOT / "results" / "signals.json")["rows"] if r["preset"] == "tiny"]
+    text = (ROOT / "docs" / "consolidation.md").read_text()
+    settings = {(r["rate"], r["price"], r["tolerance"]) for r in rows}
+    assert len(settings) == 12
+    for setting in settings:
+        cells = []
+        for signal in ("quality", "utility", "gate"):
+            mine = [r for r in rows if (r["rate"], r["price"], r["tolerance"]) == setting and r["signal"] == signal]
+            above = sum(r["excess"] > r["tolerance"] for r in mine)
+            worst = (
+                (
+                    down(min(r["accuracy"] for r in mine)),
+                    down(min(r["accuracy_novel"] for r in mine)),
+                    up(max(r["reads"] / r["opt"] for r in mine)),
+                )
+                if mine
+                else ("–",)
+            )
+            cells.append(", ".join(worst) + (f" ({above} above)" if above else ""))
+            assert len(mine) == (0 if worst == ("–",) else 3)
+            assert not above or signal == "gate" or setting[0] == 0.006
+        assert f"| {' | '.join(f'{x:g}' for x in setting)} | {' | '.join(cells)} |" in text
+
+
 @pytest.mark.parametrize(("length", "slots"), [(8192, 256), (32768, 512), (131072, 2048)])
 def test_readme_shows_longer_sequences(length, slots):
     rows = results.read(ROOT / "results" / "srcd-length.json")["rows"]

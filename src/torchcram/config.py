@@ -212,18 +212,13 @@ class OutputConfig(StrictConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CramConfig(StrictConfig):
-    """A whole model. `CramConfig.preset("small", inputs="tokens", vocabulary=256, outputs="tokens")`."""
+class ModelConfig(StrictConfig):
+    """What the config of every kind of model has."""
 
     layers: int
     inputs: InputConfig
     outputs: tuple[OutputConfig, ...]
     block: BlockConfig = field(default_factory=BlockConfig)
-    working: WorkingConfig = field(default_factory=WorkingConfig)
-    episodic: EpisodicConfig = field(default_factory=EpisodicConfig)
-    semantic: SemanticConfig = field(default_factory=SemanticConfig)
-    contradiction: ContradictionConfig = field(default_factory=ContradictionConfig)
-    router: RouterConfig = field(default_factory=RouterConfig)
 
     def __post_init__(self) -> None:
         check_integer("layers", self.layers, 1)
@@ -238,10 +233,41 @@ class CramConfig(StrictConfig):
         names = [o.name for o in self.outputs]
         if not names or len(names) != len(set(names)):
             reject("outputs", names, "at least one head, with names that differ")
+
+    @property
+    def time_unit(self) -> float:
+        """τ₀, the task's unit of time."""
+        return 1.0
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of every field; states carry it, so that one is never fed to another model."""
+        # Numbers are read back as floats: 1 and 1.0 are the same setting.
+        data = json.loads(self.to_json(), parse_int=float)
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CramConfig(ModelConfig):
+    """A whole model. `CramConfig.preset("small", inputs="tokens", vocabulary=256, outputs="tokens")`."""
+
+    working: WorkingConfig = field(default_factory=WorkingConfig)
+    episodic: EpisodicConfig = field(default_factory=EpisodicConfig)
+    semantic: SemanticConfig = field(default_factory=SemanticConfig)
+    contradiction: ContradictionConfig = field(default_factory=ContradictionConfig)
+    router: RouterConfig = field(default_factory=RouterConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.block.width % self.episodic.heads:
             reject("episodic.heads", self.episodic.heads, f"a divisor of block.width = {self.block.width}")
         if self.episodic.layers is not None and any(i >= self.layers for i in self.episodic.layers):
             reject("episodic.layers", self.episodic.layers, f"layer numbers below layers = {self.layers}")
+
+    @property
+    def time_unit(self) -> float:
+        """τ₀, the task's unit of time."""
+        return self.working.time_unit
 
     @property
     def episodic_layers(self) -> tuple[int, ...]:
@@ -283,13 +309,6 @@ class CramConfig(StrictConfig):
                 reject("outputs", outputs, "a kind of head, or one or several OutputConfig")
             heads = (*outputs,)
         return cls.from_dict({**PRESETS[name], "inputs": inputs, "outputs": heads})
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A short hash of every field; states carry it, so that one is never fed to another model."""
-        # Numbers are read back as floats: 1 and 1.0 are the same setting.
-        data = json.loads(self.to_json(), parse_int=float)
-        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _inputs_from_word(

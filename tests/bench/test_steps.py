@@ -1,5 +1,7 @@
 """The cost of a training step."""
 
+import pytest
+
 from torchcram.bench import steps
 from torchcram.training.loop import Trainer
 from torchcram.training.recipes import configure
@@ -9,7 +11,9 @@ SMALL = {"length": 64, "novel_keys": 64}
 
 def small(**changes):
     names = {name.replace("__", "."): value for name, value in changes.items()}
-    return Trainer(configure("srcd", "tiny", settings=SMALL, changes={"batch": 2, **names}))
+    trainer = Trainer(configure("srcd", "tiny", settings=SMALL, changes={"batch": 2, **names}))
+    trainer.consolidator.released_at, trainer.consolidator.steps = 0, 400
+    return trainer
 
 
 def test_steps_are_timed_from_lesson_to_lesson_and_compared_to_the_first():
@@ -17,11 +21,18 @@ def test_steps_are_timed_from_lesson_to_lesson_and_compared_to_the_first():
     slow = small(consolidation__lessons=4, batch=16)
     lessons = []
     train = slow.train_step
-    slow.train_step = lambda: (lessons.append(slow.consolidator.steps), train())[1]
+    slow.train_step = lambda: (lessons.append(slow.consolidator.policy().lesson), train())[1]
     first, second = steps.run([plain, slow], repeats=3)
-    assert lessons == list(range(16)), "one round to warm up, three that count"
+    assert lessons == [True, False, False, False] * 4, "one round to warm up, three that count"
     assert (plain.step, slow.step) == (4, 16)
     assert first["more_than_first"] == 0
     assert second["more_than_first"] > 0
-    assert second["step_ms"] / first["step_ms"] - 1 == second["more_than_first"]
+    assert second["step_ms"] / first["step_ms"] - 1 == pytest.approx(second["more_than_first"])
     assert (first["index_rank"], second["index_rank"]) == (0, 64)
+
+
+def test_a_run_that_still_reads_everywhere_is_refused():
+    trainer = small()
+    trainer.consolidator.released_at = None
+    with pytest.raises(ValueError, match="not come far enough"):
+        steps.run([trainer])

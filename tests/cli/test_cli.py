@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.report.runs import STORY, write
 from torchcram import Cram, __version__
-from torchcram.bench import cpu
+from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
 
 HELP_CPU_SECONDS = 0.5
@@ -107,15 +107,18 @@ def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):
     assert data["name"] == "bench-cpu"
 
 
-def test_bench_steps_compares_runs(tmp_path):
+def test_bench_steps_compares_runs(tmp_path, monkeypatch):
     runs = [str(tmp_path / name) for name in ("with", "without")]
-    rank = ["--set", "model.contradiction.rank=0", "--set", "consolidation.lessons=1"]
-    for out, more in zip(runs, (["--set", "consolidation.lessons=1"], rank), strict=True):
-        run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1", *more)
+    for out, rank in zip(runs, (64, 0), strict=True):
+        run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1", "--set", f"model.contradiction.rank={rank}")
+    refused = run("bench", "steps", *runs)
+    assert refused.exit_code == 1
+    assert "not come far enough" in refused.stderr
+    monkeypatch.setattr(steps, "run", lambda trainers: [{"step_ms": 1.0 + i} for i in range(len(trainers))])
     path = tmp_path / "bench.json"
-    assert "more_than_first 0" in run("bench", "steps", *runs, "--json", str(path)).output
+    assert "step_ms 2" in run("bench", "steps", *runs, "--json", str(path)).output
     data = json.loads(path.read_text())
-    assert [row["what"] for row in data["rows"]] == ["with", "without"]
+    assert [(row["what"], row["step_ms"], row["seed"]) for row in data["rows"]] == [("with", 1, 0), ("without", 2, 0)]
     assert (data["name"], data["seeds"]) == ("bench-steps", [0])
 
 

@@ -64,18 +64,18 @@ def test_to_an_index_that_has_learned_nothing_all_is_new(width):
 
 @torch.no_grad()
 def walk(index: ContradictionIndex, u: Tensor, timeline: Timeline, most: int):
-    """Position after position: targets, what is entered, pairs compared."""
+    """Position after position: targets and where they are in the call, what is entered, what known, pairs compared."""
     code = index.code(u)
     asks, asked, news = index.asks(u).squeeze(-1), index.asked(u).squeeze(-1), index.judge(u, code)[0]
     level, margin = index.level.item(), (1 - index.level.item()) / 2
-    targets, entered, pairs = [], [], []
+    targets, places, entered, known, pairs = [], [], [], [], []
     for row in range(len(u)):
         entries: list[dict] = []
-        compared, aims, marks = 0, [], []
+        compared, aims, found, marks, olds = 0, [], [], [], []
         for t in range(u.shape[1]):
             if timeline.start[row, t]:
                 entries = []
-            aim, mark = -1, False
+            aim, place, mark, old = -1, -1, False, False
             if timeline.mask[row, t]:
                 alive = [e for e in entries[-most:] if not e["dead"]]
                 is_asking = asks[row, t] > max(-2.5, asked[row, t] - 1)
@@ -86,21 +86,22 @@ def walk(index: ContradictionIndex, u: Tensor, timeline: Timeline, most: int):
                     product = {i: float(code[row, t] @ e["code"]) for i, e in enumerate(alive)}
                     best = max(product.values(), default=-math.inf)
                     near = [i for i, p in product.items() if p > level and p >= best - margin]
-                    aim = alive[near[-1]]["position"] if near else -1
+                    if near:
+                        aim, place = alive[near[-1]]["position"], alive[near[-1]]["at"]
                 if is_writing:
                     position = int(timeline.position[row, t])
                     mark = bool(news[row, t] > 1)
                     if mark:
-                        entries.append({"code": code[row, t], "position": position, "dead": False})
+                        entries.append({"code": code[row, t], "position": position, "at": t, "dead": False})
                     else:
+                        old = True
                         for e in alive:
                             e["dead"] = float(code[row, t] @ e["code"]) > level
-            aims.append(aim)
-            marks.append(mark)
-        targets.append(aims)
-        entered.append(marks)
-        pairs.append(compared)
-    return torch.tensor(targets), torch.tensor(entered), torch.tensor(pairs)
+            for kept, what in ((aims, aim), (found, place), (marks, mark), (olds, old)):
+                kept.append(what)
+        for kept, what in ((targets, aims), (places, found), (entered, marks), (known, olds), (pairs, compared)):
+            kept.append(what)
+    return tuple(map(torch.tensor, (targets, places, entered, known, pairs)))
 
 
 @pytest.mark.parametrize("block", [None, 7])
@@ -111,10 +112,12 @@ def test_consulting_is_what_a_plain_walk_does(seed, most, block, monkeypatch):
         monkeypatch.setattr("torchcram.memory.contradiction._AT_ONCE", block)
     index, u, timeline = stream(seed)
     index.config = ContradictionConfig(rank=RANK, entries=most)
-    targets, entered, pairs = walk(index, u, timeline, most)
+    targets, places, entered, known, pairs = walk(index, u, timeline, most)
     found = index.consult(u, timeline, index.empty(2))
     assert torch.equal(found.target, targets)
+    assert torch.equal(found.here, places)
     assert torch.equal(found.entered, entered)
+    assert torch.equal(found.known, known)
     assert torch.equal(found.pairs, pairs)
     assert (targets >= 0).float().mean() > 0.05
     assert 0.1 < entered.float().mean() < 0.7
@@ -134,12 +137,12 @@ def test_in_parts_it_finds_the_same(most):
         )
         parts.append(index.consult(u[:, part], before, mine))
         mine = parts[-1].state
-    for name in ("target", "entered", "checked", "surprising"):
+    for name in ("target", "entered", "known", "checked", "surprising"):
         assert torch.equal(torch.cat([getattr(found, name) for found in parts], 1), getattr(whole, name)), name
     assert torch.equal(sum(found.pairs for found in parts), whole.pairs)
     for name, x in mine.named_tensors():
         torch.testing.assert_close(x, dict(whole.state.named_tensors())[name])
-    assert mine.entries <= most
+    assert mine.slots <= most
 
 
 def test_nothing_asked_for_makes_no_entry():
@@ -149,7 +152,7 @@ def test_nothing_asked_for_makes_no_entry():
     assert not found.entered.any()
     assert (found.target == -1).all()
     assert found.pairs.tolist() == [0, 0]
-    assert found.state.entries == 0
+    assert found.state.slots == 0
 
 
 def test_whom_it_learns_from():

@@ -239,8 +239,11 @@ def guided(hits: torch.Tensor) -> Guidance:
 def test_tokens_that_ask_for_what_memory_gets_wrong_are_routed_alike():
     router = Router(4, RouterConfig(), guided=True).eval()
     logits = torch.randn(1, 50, 3, generator=torch.Generator().manual_seed(1))
-    hits = torch.arange(50).unsqueeze(0) % 2 == 0
+    hits = torch.ones(1, 50, dtype=torch.bool)
     mask = torch.ones(1, 50, dtype=torch.bool)
+    fresh = router.decide(logits, mask, RoutingPolicy(), None, (True, True, True), None, guided(hits))
+    torch.testing.assert_close(fresh.probabilities[0, 0], torch.tensor([0.0, 2.0, -torch.inf]).softmax(-1))
+    hits = torch.arange(50).unsqueeze(0) % 2 == 0
     for on_hit, action in ((0.1, EPISODIC), (-0.1, NONE)):
         router.on_hit.data.fill_(on_hit)
         found = router.decide(logits, mask, RoutingPolicy(), None, (True, True, True), None, guided(hits))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchcram import Cram, CramOutput, CramState, Ledger
-from torchcram.memory import BlockState
+from torchcram import Ledger
+from torchcram.memory.state import SequenceState, aligned
+from torchcram.models.sequence import SequenceModel, SequenceOutput
 
 LOSSES = {"consolidation", "quality", "uncertainty", "priority", "contradiction", "reads", "recall"}
 """What every layer of a model with all its parts learns from."""
@@ -26,8 +26,8 @@ def random_sizes(length: int, seed: int) -> list[int]:
 
 
 def feed(
-    model: Cram, tokens: Tensor, sizes: Sequence[int], *, state: CramState | None = None, **along: Any
-) -> list[CramOutput]:
+    model: SequenceModel, tokens: Tensor, sizes: Sequence[int], *, state: SequenceState | None = None, **along: Any
+) -> list[SequenceOutput]:
     """The outputs of a call for each chunk; `along` are tensors that are cut like the tokens (dt, mask, start)."""
     outs, begin = [], 0
     for size in sizes:
@@ -39,15 +39,15 @@ def feed(
     return outs
 
 
-def predictions(outs: Sequence[CramOutput], head: str = "tokens") -> Tensor:
+def predictions(outs: Sequence[SequenceOutput], head: str = "tokens") -> Tensor:
     return torch.cat([out.predictions[head] for out in outs], dim=1)
 
 
-def routing(outs: Sequence[CramOutput]) -> Tensor:
+def routing(outs: Sequence[SequenceOutput]) -> Tensor:
     return torch.cat([out.routing for out in outs], dim=1)
 
 
-def total(outs: Sequence[CramOutput]) -> Ledger:
+def total(outs: Sequence[SequenceOutput]) -> Ledger:
     first, *rest = [out.ledger() for out in outs]
     return sum(rest, start=first)
 
@@ -56,11 +56,11 @@ def assert_close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
-def assert_same_state(actual: CramState | None, expected: CramState | None, rtol: float = 1e-4) -> None:
+def assert_same_state(actual: SequenceState | None, expected: SequenceState | None, rtol: float = 1e-4) -> None:
     """Integers exactly; numbers up to `rtol` of the largest in their tensor; empty slots at the end do not count."""
     assert actual is not None
     assert expected is not None
-    actual, expected = _widened(actual, expected), _widened(expected, actual)
+    actual, expected = aligned([actual, expected])
     found, wanted = dict(actual.named_tensors()), dict(expected.named_tensors())
     assert found.keys() == wanted.keys()
     for name, want in wanted.items():
@@ -69,16 +69,3 @@ def assert_same_state(actual: CramState | None, expected: CramState | None, rtol
             found[name], want, rtol=0, atol=rtol * scale, msg=lambda text, n=name: f"{n}: {text}"
         )
     assert actual.fingerprint == expected.fingerprint
-
-
-def _widened(state: CramState, other: CramState) -> CramState:
-    def fit(mine: BlockState, theirs: BlockState) -> BlockState:
-        episodic, index = mine.episodic, mine.index
-        if episodic is not None and theirs.episodic is not None:
-            episodic = episodic.widen(theirs.episodic.slots)
-        if index is not None and theirs.index is not None:
-            index = index.widen(theirs.index.entries)
-        return dataclasses.replace(mine, episodic=episodic, index=index)
-
-    layers = tuple(fit(mine, theirs) for mine, theirs in zip(state.layers, other.layers, strict=True))
-    return dataclasses.replace(state, layers=layers)

@@ -303,6 +303,23 @@ def test_what_asks_for_what_memory_gets_wrong_recalls_in_no_layer(lively, events
     assert (out.routing[~hits][:, 1] == 2).any()
 
 
+def test_in_training_every_other_hit_is_not_pointed_at_anything(lively, events):
+    """So that attention stays in practice; the same ones in every layer."""
+    model = lively(seed=4)
+    tokens, dt = events(8, 200, seed=113)
+    policy = RoutingPolicy(draws=Draws(seed=0, step=0, rows=torch.arange(8)))
+    with torch.no_grad():
+        used, learning = model(tokens, dt=dt).guidance, model.train()(tokens, dt=dt, policy=policy).guidance
+    assert torch.equal(used.pointer.position, used.consulted.target)
+    assert torch.equal(used.pointer.here, used.consulted.here)
+    pointed = learning.pointer.position >= 0
+    assert torch.equal(pointed & learning.hits, pointed)
+    assert 0.35 < pointed.sum() / learning.hits.sum() < 0.65
+    for given, told in zip(learning.pointer, learning.consulted[:2], strict=True):
+        assert torch.equal(given[pointed], told[pointed])
+        assert (given[~pointed] == -1).all()
+
+
 def test_models_of_tests_use_their_index(lively, events):
     """Otherwise many mistakes would not show."""
     found = dict.fromkeys(("entered", "known", "checked", "surprising", "hits", "dead"), 0)

@@ -11,12 +11,21 @@ from torchcram.training.loop import Trainer
 
 def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
     """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is."""
+    for trainer in trainers:
+        if trainer.consolidator.progress < 1:
+            raise ValueError(
+                "a run has not come far enough: what a step costs shows once reads were released, and later"
+            )
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
     return [
         {
             "index_rank": trainer.config.model.contradiction.rank,
             "signal": trainer.config.consolidation.signal,
+            "lessons": trainer.config.consolidation.lessons,
+            "batch": trainer.config.batch,
+            "bf16": trainer.config.bf16,
+            "compile": trainer.config.compile,
             "step_ms": 1000 * time,
             "more_than_first": time / each[0] - 1,
         }

@@ -80,7 +80,7 @@ class Display:
             "novel": _share(found.metrics["accuracy_novel"]),
             "recurring": _share(found.metrics["accuracy_recurring"]),
             "reads": f"{_share(found.ledger.reads)} (OPT {_share(found.metrics['opt'])})",
-            "q̄": f"{found.mean_quality:.2f}",
+            "q̄": _plain(found.mean_quality),
             "price": f"{self.trainer.consolidator.price:.3f} nats",
             "a step": f"{1000 * self.last.step_seconds:.0f} ms",
         }
@@ -98,7 +98,7 @@ def describe(progress: Progress, steps: int) -> str:
     return (
         f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
         f"accuracy novel {_share(m['accuracy_novel']):>6} recurring {_share(m['accuracy_recurring']):>6}  "
-        f"reads {_share(found.ledger.reads):>6} (least {_share(m['opt']):>6})  q̄ {found.mean_quality:.2f}  "
+        f"reads {_share(found.ledger.reads):>6} (least {_share(m['opt']):>6})  q̄ {_plain(found.mean_quality)}  "
         f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
     )
 
@@ -114,3 +114,7 @@ def duration(seconds: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

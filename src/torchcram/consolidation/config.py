@@ -33,10 +33,10 @@ class ConsolidationConfig(StrictConfig):
     audit: float = 0.03
     """Share of skipping tokens read all the same, to learn from."""
     trial: float = 0.1
-    """With `utility`: share of the reads of which a random part is used, to learn what they are worth."""
+    """With `utility`, in lessons: share of the reads of which a random part is used, to learn what they are worth."""
     lessons: int = 16
-    """Steps from one lesson to the next, for a contradiction index and for û, once the price has risen; until then
-    every step is one."""
+    """Steps from one lesson to the next, for a contradiction index and for û, once the ramp is over; until then every
+    step is one."""
     skip: float = 0.1
     """Share of tokens that do not read while acquiring, so that reads are missed only where they matter."""
     temperature: float = 0.5

@@ -70,9 +70,10 @@ class BlockOutput:
     """The layer's own losses, in training only; see `Block.forward`."""
 
     @property
-    def pairs(self) -> Tensor:
-        """[B]: query-event pairs scored, for reads, audits and evidence."""
-        assert self.reading is not None
+    def pairs(self) -> Tensor | None:
+        """[B]: query-event pairs scored, for reads, audits and evidence; None in a layer without a buffer."""
+        if self.reading is None:
+            return None
         return self.reading.pairs if self.evidence is None else self.reading.pairs + self.evidence.pairs
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -183,30 +182,31 @@ class ContradictionIndex(nn.Module):
     ) -> Consulted:
         """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known."""
         length = timeline.mask.shape[1]
-        asking, told = roles or self.roles(u, timeline.mask)
-        rows = compact(asking | told)
+        asking, telling = roles or self.roles(u, timeline.mask)
+        rows = compact(asking | telling)
         seen = gather_rows(u, rows)
         code = self.code(seen)
-        sequence = timeline.start.cumsum(1)
-        asks, tells, of = gather_rows(torch.stack([asking, told, sequence], dim=-1), rows).unbind(-1)
+        flags = torch.stack([asking, telling, timeline.start.cumsum(1)], dim=-1)
+        asks, tells, sequence = gather_rows(flags, rows).unbind(-1)
         news, doubts = self.judge(seen, code)
         new, familiar = (tells > 0) & (news > 1), (tells > 0) & (doubts < _FAMILIAR)
         known = (tells > 0) & ~new
-        entries = self._entries(timeline, state, rows, code, new, of)
-        found, pairs = self._look_up(rows, code, new, known, asks > 0, of, entries)
-        flags = torch.stack([new, known, familiar, familiar & new], dim=-1)
-        told_all = scatter_rows(torch.cat([found, flags], dim=-1), rows, length)
-        entered, as_ever, checked, surprising = (told_all[..., 2:] > 0).unbind(-1)
-        target, here = (told_all[..., :2] - 1).unbind(-1)
+        here = _Seen(rows=rows, code=code, asks=asks > 0, new=new, known=known, sequence=sequence)
+        entries = self._entries(timeline, state, here)
+        entries, found, pairs = self._look_up(here, entries)
+        facts = torch.stack([new, known, familiar, familiar & new], dim=-1)
+        everywhere = scatter_rows(torch.cat([found, facts], dim=-1), rows, length)
+        entered, as_ever, checked, surprising = (everywhere[..., 2:] > 0).unbind(-1)
+        target, place = (everywhere[..., :2] - 1).unbind(-1)
         return Consulted(
             target=target,
-            here=here,
+            here=place,
             entered=entered,
             known=as_ever,
             checked=checked,
             surprising=surprising,
             pairs=pairs,
-            state=self._keep(entries, sequence[:, -1:]) if keep else None,
+            state=self._keep(entries, timeline.start.sum(1, keepdim=True)) if keep else None,
         )
 
     def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
@@ -217,75 +217,68 @@ class ContradictionIndex(nn.Module):
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
         return code.detach() * math.sqrt(self.config.rank)
 
-    def _entries(
-        self, timeline: Timeline, state: IndexState, rows: Rows, code: Tensor, new: Tensor, sequence: Tensor
-    ) -> _Entries:
-        """The entries held, and those of the rows [B, R] that are new, in the order of writing."""
-        fresh = compact(new)
-        at = Rows(gather_rows(rows.at, fresh), fresh.valid)
+    def _entries(self, timeline: Timeline, state: IndexState, here: _Seen) -> _Entries:
+        """The entries held, and those of the call's tokens that say something new, in the order of writing."""
+        fresh = compact(here.new)
+        at = Rows(gather_rows(here.rows.at, fresh), fresh.valid)
         valid = torch.cat([state.position >= 0, at.valid], dim=1)
         return _Entries(
-            code=torch.cat([state.code.to(code.dtype), gather_rows(code, fresh)], dim=1),
+            code=torch.cat([state.code.to(here.code.dtype), gather_rows(here.code, fresh)], dim=1),
             position=torch.cat([state.position, gather_rows(timeline.position[:, :-1], at)], dim=1),
             written=torch.cat([torch.full_like(state.position, -1), at.at], dim=1),
             number=valid.cumsum(1) * valid,
             dies=torch.cat([torch.where(state.dead, -1, _NEVER), torch.full_like(at.at, _NEVER)], dim=1),
-            sequence=torch.cat([torch.zeros_like(state.position), gather_rows(sequence, fresh)], dim=1),
+            sequence=torch.cat([torch.zeros_like(state.position), gather_rows(here.sequence, fresh)], dim=1),
         )
 
-    def _look_up(
-        self,
-        rows: Rows,
-        code: Tensor,
-        new: Tensor,
-        known: Tensor,
-        asks: Tensor,
-        sequence: Tensor,
-        entries: _Entries,
-    ) -> tuple[Tensor, Tensor]:
-        """What each row that asks finds [B, R, 2]: position of the write and its place in the call, both plus 1.
+    def _look_up(self, here: _Seen, entries: _Entries) -> tuple[_Entries, Tensor, Tensor]:
+        """The entries with what takes them out, what each token that asks finds, and the pairs compared [B].
 
-        Entries that a known write takes out are marked in `entries.dies`. Also returns the pairs compared [B].
+        Found [B, R, 2]: the position of the write and its place in the call, both plus 1; 0: nothing.
         """
-        count = entries.code.shape[1]
-        if count == 0 or rows.at.shape[1] == 0:
-            return rows.at.new_zeros(*rows.at.shape, 2), rows.at.new_zeros(rows.at.shape[0])
-        # A row sees the entries above `past` and up to `before`, by number: of its own sequence, and the last of them.
-        held = entries.number.amax(1, keepdim=True) - new.sum(1, keepdim=True)
-        before = held + new.cumsum(1) - new.long()
-        changes = sequence.diff(dim=1, prepend=torch.zeros_like(sequence[:, :1])) > 0
-        past = torch.maximum(torch.where(changes, before, 0).cummax(1).values, before - self.config.entries)
-        before = torch.where(known | asks, before, 0)
-        step = max(1, _AT_ONCE // (len(code) * count))
+        at, count = here.rows.at, entries.code.shape[1]
+        if count == 0 or at.shape[1] == 0:
+            return entries, at.new_zeros(*at.shape, 2), at.new_zeros(at.shape[0])
+        past, before = self._in_sight(here, entries)
+        step = max(1, _AT_ONCE // (len(at) * count))
+        parts = [slice(begin, begin + step) for begin in range(0, at.shape[1], step)]
 
-        @lru_cache(maxsize=1)  # what fits at once is compared once
-        def compare(begin: int) -> tuple[Tensor, Tensor]:
-            part = slice(begin, begin + step)
+        def compare(part: slice) -> tuple[Tensor, Tensor]:
             number = entries.number.unsqueeze(1)
             visible = (number > past[:, part, None]) & (number <= before[:, part, None])
-            return self.match(code[:, part], entries.code), visible
+            return self.match(here.code[:, part], entries.code), visible
 
-        for begin in range(0, rows.at.shape[1], step):
-            part = slice(begin, begin + step)
-            match, visible = compare(begin)
-            ends = (match > 0) & visible & known[:, part, None]
-            at = torch.where(ends, rows.at[:, part, None], _NEVER).amin(1)
-            torch.minimum(entries.dies, at, out=entries.dies)
+        whole = compare(parts[0]) if len(parts) == 1 else None  # what fits at once is compared once
+        dies = entries.dies
+        for part in parts:
+            match, visible = whole or compare(part)
+            ends = (match > 0) & visible & here.known[:, part, None]
+            dies = torch.minimum(dies, torch.where(ends, at[:, part, None], _NEVER).amin(1))
         margin = self.gain.exp() * (1 - self.level) / 2
-        told = nn.functional.pad(torch.stack([entries.position, entries.written], dim=-1) + 1, (0, 0, 1, 0))
-        each = torch.arange(1, count + 1, device=code.device)
-        found, pairs = [], torch.zeros_like(held.squeeze(1))
-        for begin in range(0, rows.at.shape[1], step):
-            part = slice(begin, begin + step)
-            match, visible = compare(begin)
-            visible = visible & (rows.at[:, part, None] <= entries.dies.unsqueeze(1))
+        answers = nn.functional.pad(torch.stack([entries.position, entries.written], dim=-1) + 1, (0, 0, 1, 0))
+        order = torch.arange(1, count + 1, device=at.device)
+        found, pairs = [], at.new_zeros(at.shape[0])
+        for part in parts:
+            match, visible = whole or compare(part)
+            visible = visible & (at[:, part, None] <= dies.unsqueeze(1))
             match = match.masked_fill(~visible, -torch.inf)
             # All that match about as well as the best are for one key: the latest counts, and entries are in order.
-            near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin) & asks[:, part, None]
-            latest = torch.where(near, each, 0).amax(2, keepdim=True)
-            found.append(told.gather(1, latest.expand(-1, -1, 2)))
+            near = (match > 0) & (match >= match.amax(2, keepdim=True) - margin) & here.asks[:, part, None]
+            latest = torch.where(near, order, 0).amax(2, keepdim=True)
+            found.append(answers.gather(1, latest.expand(-1, -1, 2)))
             pairs += visible.sum((1, 2))
-        return torch.cat(found, dim=1), pairs
+        return entries._replace(dies=dies), torch.cat(found, dim=1), pairs
+
+    def _in_sight(self, here: _Seen, entries: _Entries) -> tuple[Tensor, Tensor]:
+        """Each token sees the entries numbered above the one and up to the other [B, R].
+
+        They are those of its own sequence, and the last of them; tokens that need none see none.
+        """
+        held = entries.number.amax(1, keepdim=True) - here.new.sum(1, keepdim=True)
+        before = held + here.new.cumsum(1) - here.new.long()
+        begins = here.sequence.diff(dim=1, prepend=torch.zeros_like(here.sequence[:, :1])) > 0
+        past = torch.maximum(torch.where(begins, before, 0).cummax(1).values, before - self.config.entries)
+        return past, torch.where(here.known | here.asks, before, 0)
 
     def _keep(self, entries: _Entries, sequence: Tensor) -> IndexState:
         """The last entries of the sequence [B, 1] that goes on."""
@@ -299,8 +292,23 @@ class ContradictionIndex(nn.Module):
         )
 
 
+class _Seen(NamedTuple):
+    """The tokens of a call that ask for something or say something, in order; flags [B, R]."""
+
+    rows: Rows
+    code: Tensor
+    """[B, R, r]"""
+    asks: Tensor
+    new: Tensor
+    """It says something new."""
+    known: Tensor
+    """It says what was expected."""
+    sequence: Tensor
+    """[B, R]: how many sequences have begun in the call so far."""
+
+
 class _Entries(NamedTuple):
-    """Entries in the order of writing, all [B, E]."""
+    """Entries in the order of writing; all but the codes [B, E]."""
 
     code: Tensor
     """[B, E, r]"""
@@ -308,8 +316,8 @@ class _Entries(NamedTuple):
     written: Tensor
     """Where in the call; -1: before it."""
     number: Tensor
-    """Of those that are one, from 1 on; 0: none."""
+    """1, 2, … in the order of writing; 0: an empty place."""
     dies: Tensor
     """Position in the call from which on an entry does not count any more."""
     sequence: Tensor
-    """How many sequences began in the call before it was written."""
+    """How many sequences had begun in the call when it was written."""

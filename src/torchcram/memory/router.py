@@ -43,7 +43,8 @@ class RoutingPolicy:
     scored: Tensor | float = 1.0
     """Positions that the loss to be differentiated is a mean of; so what reads are worth is told in nats."""
     lesson: bool = True
-    """In training: the contradiction index learns from this call. It need not from every one."""
+    """In training: the contradiction index learns from this call. It need not from every one, as `Consolidator` knows,
+    which also has `trial` only in lessons."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
@@ -145,7 +146,7 @@ class Router(nn.Module):
 
     direction: Tensor
     number: Tensor
-    reading: Tensor
+    read_logit: Tensor
     price: Tensor
 
     def __init__(self, width: int, config: RouterConfig, *, guided: bool = False) -> None:
@@ -166,7 +167,7 @@ class Router(nn.Module):
         self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
         self.register_buffer("number", torch.arange(3), persistent=False)
-        self.register_buffer("reading", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
+        self.register_buffer("read_logit", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
 
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
@@ -198,7 +199,7 @@ class Router(nn.Module):
         can_read = able[EPISODIC]
         if guidance is not None and guidance.hits is not None:
             # What memory recalls there is wrong: none of them recalls, and where they can choose to read all go alike.
-            alike = logits if self.on_hit is None else self.on_hit * self.reading
+            alike = logits if self.on_hit is None else self.on_hit * self.read_logit
             alike = alike.to(logits.dtype).masked_fill(self.number == SEMANTIC, -torch.inf)
             logits = torch.where(guidance.hits.unsqueeze(-1), alike, logits)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # noise and ties need the precision

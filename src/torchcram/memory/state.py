@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -20,7 +21,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TensorTree:
+class TensorTree:
     """Fields are tensors with the batch first, None, other trees, or tuples of trees."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
@@ -28,8 +29,19 @@ class _TensorTree:
         values = {f.name: _map(getattr(self, f.name), function) for f in dataclasses.fields(self)}
         return dataclasses.replace(self, **values)
 
+    def trees(self, prefix: str = "") -> Iterator[tuple[str, TensorTree]]:
+        """This tree and those in it, each with what its tensors' names begin with."""
+        yield prefix, self
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, TensorTree):
+                yield from value.trees(f"{prefix}{f.name}.")
+            elif isinstance(value, tuple):
+                for number, item in enumerate(value):
+                    yield from item.trees(f"{prefix}{f.name}.{number}.")
+
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        """Every tensor with its dotted name."""
+        """Every tensor with its dotted name, in the order in which `map` comes to them."""
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             items = enumerate(value) if isinstance(value, tuple) else [(None, value)]
@@ -37,17 +49,17 @@ class _TensorTree:
                 name = f"{prefix}{f.name}" if number is None else f"{prefix}{f.name}.{number}"
                 if isinstance(item, Tensor):
                     yield name, item
-                elif isinstance(item, _TensorTree):
+                elif isinstance(item, TensorTree):
                     yield from item.named_tensors(f"{name}.")
 
 
-_Tree = TypeVar("_Tree", bound=_TensorTree)
+_Tree = TypeVar("_Tree", bound=TensorTree)
 
 
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
-    if isinstance(value, _TensorTree):
+    if isinstance(value, TensorTree):
         return value.map(function)
     if isinstance(value, tuple):
         return tuple(_map(item, function) for item in value)
@@ -55,7 +67,32 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodicState(_TensorTree):
+class Slotted(TensorTree):
+    """A tree of tensors [B, S, ...]: S places, of which some may be empty."""
+
+    position: Tensor
+    """[B, S]: index in its sequence of what is there; -1 = nothing."""
+
+    @property
+    def slots(self) -> int:
+        """S, the places there are now."""
+        return self.position.shape[1]
+
+    def widen(self, slots: int) -> Self:
+        """The same with at least `slots` places, the added ones empty."""
+        extra = slots - self.slots
+        if extra <= 0:
+            return self
+
+        def grow(x: Tensor) -> Tensor:
+            return torch.cat([x, x.new_zeros(x.shape[0], extra, *x.shape[2:])], dim=1)
+
+        empty = self.position.new_full((self.position.shape[0], extra), -1)
+        return dataclasses.replace(self.map(grow), position=torch.cat([self.position, empty], dim=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodicState(Slotted):
     """A layer's buffer: S slots, S at most M; it grows with the sequence until it has M."""
 
     key: Tensor
@@ -68,60 +105,22 @@ class EpisodicState(_TensorTree):
     """[B, S] bool: it said nothing new when written (by a contradiction index), so it is the first to go."""
     time: Tensor
     """[B, S]: τ of the event, float64."""
-    position: Tensor
-    """[B, S]: index of the event in its sequence; -1 = empty slot."""
     mass: Tensor
     """[B, S]: attention the event has received so far; for reports, never for eviction."""
 
-    @property
-    def slots(self) -> int:
-        """S, the slots there are now."""
-        return self.position.shape[1]
-
-    def widen(self, slots: int) -> EpisodicState:
-        """The same buffer with at least `slots` slots, the added ones empty."""
-        return _widen(self, slots)
-
 
 @dataclass(frozen=True, kw_only=True)
-class IndexState(_TensorTree):
-    """What a contradiction index holds: E entries in the order of writing."""
+class IndexState(Slotted):
+    """What a contradiction index holds: entries in the order of writing."""
 
     code: Tensor
-    """[B, E, r]: of what a token asks for that asks for the entry."""
-    position: Tensor
-    """[B, E]: of the write in its sequence; -1 = none."""
+    """[B, S, r]: of what a token asks for that asks for the entry."""
     dead: Tensor
-    """[B, E] bool: taken out by a later write that said what was expected."""
-
-    @property
-    def entries(self) -> int:
-        """E."""
-        return self.position.shape[1]
-
-    def widen(self, entries: int) -> IndexState:
-        """The same index with at least `entries` entries, the added ones empty."""
-        return _widen(self, entries)
-
-
-_Slotted = TypeVar("_Slotted", EpisodicState, IndexState)
-
-
-def _widen(tree: _Slotted, size: int) -> _Slotted:
-    """A tree of tensors [B, S, ...] with at least `size` places, those added empty: at position -1."""
-    extra = size - tree.position.shape[1]
-    if extra <= 0:
-        return tree
-
-    def grow(x: Tensor) -> Tensor:
-        return torch.cat([x, x.new_zeros(x.shape[0], extra, *x.shape[2:])], dim=1)
-
-    empty = tree.position.new_full((tree.position.shape[0], extra), -1)
-    return dataclasses.replace(tree.map(grow), position=torch.cat([tree.position, empty], dim=1))
+    """[B, S] bool: taken out by a later write that said what was expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockState(_TensorTree):
+class BlockState(TensorTree):
     """What one layer remembers of each sequence."""
 
     working: Tensor
@@ -137,8 +136,8 @@ class BlockState(_TensorTree):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CramState(_TensorTree):
-    """What a model remembers of each sequence of a batch."""
+class SequenceState(TensorTree):
+    """What a model remembers of each sequence of a batch; each kind of model has its own kind of layers."""
 
     fingerprint: str
     """Of the config of the model it belongs to."""
@@ -148,7 +147,7 @@ class CramState(_TensorTree):
     """[B]: τ of the last position, float64."""
     pooled: Tensor | None
     """[B, D]: sum of the final hidden states, for classification heads; None without one."""
-    layers: tuple[BlockState, ...]
+    layers: tuple[TensorTree, ...]
 
     @property
     def batch(self) -> int:
@@ -163,25 +162,26 @@ class CramState(_TensorTree):
     def layout(self) -> dict[str, str]:
         """Dtype and shape of every tensor, apart from the number of sequences and of slots, if these agree."""
         found = {}
-        for name, x in self.named_tensors():
-            given = 2 if ".episodic." in name or ".index." in name else 1
-            shape = list(x.shape[given:]) if x.dim() >= given and len(x) == self.batch else "of another batch"
-            found[name] = f"{x.dtype} {shape}"
-        for number, layer in enumerate(self.layers):
-            for part, tree in (("episodic", layer.episodic), ("index", layer.index)):
-                if tree is not None and len({x.shape[1:2] for _, x in tree.named_tensors()}) > 1:
-                    found[f"layers.{number}.{part}"] = "of unequal slots"
+        for path, tree in self.trees():
+            given = 2 if isinstance(tree, Slotted) else 1
+            own = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree)}
+            tensors = {name: x for name, x in own.items() if isinstance(x, Tensor)}
+            for name, x in tensors.items():
+                shape = list(x.shape[given:]) if x.dim() >= given and len(x) == self.batch else "of another batch"
+                found[path + name] = f"{x.dtype} {shape}"
+            if given == 2 and len({x.shape[1:2] for x in tensors.values()}) > 1:
+                found[path.rstrip(".")] = "of unequal slots"
         return found
 
-    def detach(self) -> CramState:
+    def detach(self) -> Self:
         """Cut the graph: training on the next chunk does not reach back into this one."""
         return self.map(Tensor.detach)
 
-    def to(self, device: torch.device | str) -> CramState:
+    def to(self, device: torch.device | str) -> Self:
         """A copy on another device."""
         return self.map(lambda x: x.to(device))
 
-    def select(self, rows: Tensor | Sequence[int]) -> CramState:
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
         """The state of some sequences of the batch: their numbers, in any order, repeated if wanted, or a mask [B]."""
         index = torch.as_tensor(rows, device=self.position.device)
         index = index.nonzero().squeeze(-1) if index.dtype == torch.bool else index.long()
@@ -189,7 +189,7 @@ class CramState(_TensorTree):
             raise ValueError(f"rows = {index.tolist()} is not possible; allowed: 0 to {self.batch - 1}")
         return self.map(lambda x: x.index_select(0, index))
 
-    def split(self, sizes: int | Sequence[int] = 1) -> list[CramState]:
+    def split(self, sizes: int | Sequence[int] = 1) -> list[Self]:
         """Cut the batch into states of the given sizes (a number: equal parts of that size)."""
         counts = [len(part) for part in torch.arange(self.batch).split(sizes)]  # type: ignore[no-untyped-call]
         ends = torch.tensor(counts).cumsum(0).tolist()
@@ -198,17 +198,14 @@ class CramState(_TensorTree):
             for size, end in zip(counts, ends, strict=True)
         ]
 
-    @staticmethod
-    def join(states: Sequence[CramState]) -> CramState:
+    @classmethod
+    def join(cls, states: Sequence[Self]) -> Self:
         """The inverse of `split`; buffers of different length are widened to the longest."""
         if not states:
             raise ValueError("there is no state to join")
         if len({s.fingerprint for s in states}) > 1:
             raise ValueError("the states belong to models of different configs and cannot be joined")
-        widened = [
-            dataclasses.replace(state, layers=tuple(_widest(states, i, layer) for i, layer in enumerate(state.layers)))
-            for state in states
-        ]
+        widened = aligned(states)
         parts = [iter([x for _, x in state.named_tensors()]) for state in widened]
         return widened[0].map(lambda _: torch.cat([next(part) for part in parts]))
 
@@ -219,8 +216,8 @@ class CramState(_TensorTree):
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata)
 
-    @staticmethod
-    def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> CramState:
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
         """Read what `save` wrote. A file that is damaged or of a newer format is a `ValueError`."""
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
@@ -235,44 +232,55 @@ class CramState(_TensorTree):
                 f"{path} has state format {metadata.get('version')}, this torchcram reads {VERSION}; upgrade torchcram"
             )
         try:
-            return _rebuild(tensors, metadata["fingerprint"])
+            return _rebuild(cls, tensors, fingerprint=metadata["fingerprint"])
         except KeyError as error:
             raise ValueError(f"{path} lacks the entry {error}; the file is damaged") from error
 
 
-def _widest(states: Sequence[CramState], number: int, layer: BlockState) -> BlockState:
-    """A layer with as many slots and entries as any of the states has in it."""
-    episodic, index = layer.episodic, layer.index
-    if episodic is not None:
-        episodic = episodic.widen(max(s.layers[number].episodic.slots for s in states))  # type: ignore[union-attr]
-    if index is not None:
-        index = index.widen(max(s.layers[number].index.entries for s in states))  # type: ignore[union-attr]
-    return dataclasses.replace(layer, episodic=episodic, index=index)
+@dataclass(frozen=True, kw_only=True)
+class CramState(SequenceState):
+    """What a `Cram` remembers of each sequence of a batch."""
+
+    layers: tuple[BlockState, ...]
 
 
-def _rebuild(tensors: dict[str, Tensor], fingerprint: str) -> CramState:
-    layers: list[BlockState] = []
-    while f"layers.{len(layers)}.working" in tensors:
-        prefix = f"layers.{len(layers)}."
-        layers.append(
-            BlockState(
-                working=tensors[f"{prefix}working"],
-                prediction=tensors[f"{prefix}prediction"],
-                recent=tensors.get(f"{prefix}recent"),
-                episodic=_part(EpisodicState, tensors, f"{prefix}episodic."),
-                index=_part(IndexState, tensors, f"{prefix}index."),
-            )
-        )
-    return CramState(
-        fingerprint=fingerprint,
-        position=tensors["position"],
-        time=tensors["time"],
-        pooled=tensors.get("pooled"),
-        layers=tuple(layers),
-    )
+def aligned(trees: Sequence[_Tree]) -> list[_Tree]:
+    """Trees of one kind, with as many slots in each part as any of them has there."""
+    first = trees[0]
+    if isinstance(first, Slotted):
+        slots = max(tree.slots for tree in trees)  # type: ignore[attr-defined]
+        return [tree.widen(slots) for tree in trees]  # type: ignore[attr-defined]
+    changes: list[dict[str, Any]] = [{} for _ in trees]
+    for f in dataclasses.fields(first):
+        values = [getattr(tree, f.name) for tree in trees]
+        if isinstance(values[0], TensorTree):
+            values = aligned(values)
+        elif isinstance(values[0], tuple):
+            values = list(zip(*(aligned(parts) for parts in zip(*values, strict=True)), strict=True))
+        for change, value in zip(changes, values, strict=True):
+            change[f.name] = value
+    return [dataclasses.replace(tree, **change) for tree, change in zip(trees, changes, strict=True)]
 
 
-def _part(kind: type[_Tree], tensors: dict[str, Tensor], prefix: str) -> _Tree | None:
-    if not any(name.startswith(prefix) for name in tensors):
-        return None
-    return kind(**{f.name: tensors[f"{prefix}{f.name}"] for f in dataclasses.fields(kind)})
+def _rebuild(kind: type[_Tree], tensors: Mapping[str, Tensor], prefix: str = "", **known: Any) -> _Tree:
+    """A tree from its tensors by name: what the types of its fields say that it can hold."""
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = dict(known)
+    for f in dataclasses.fields(kind):
+        if f.name in known:
+            continue
+        name = prefix + f.name
+        options = [a for a in (typing.get_args(hints[f.name]) or (hints[f.name],)) if a is not type(None)]
+        optional = type(None) in typing.get_args(hints[f.name])
+        if typing.get_origin(hints[f.name]) is tuple:
+            parts: list[TensorTree] = []
+            while any(key.startswith(f"{name}.{len(parts)}.") for key in tensors):
+                parts.append(_rebuild(options[0], tensors, f"{name}.{len(parts)}."))
+            values[f.name] = tuple(parts)
+        elif options[0] is Tensor:
+            values[f.name] = tensors.get(name) if optional else tensors[name]
+        elif optional and not any(key.startswith(f"{name}.") for key in tensors):
+            values[f.name] = None
+        else:
+            values[f.name] = _rebuild(options[0], tensors, f"{name}.")
+    return kind(**values)

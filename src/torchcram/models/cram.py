@@ -1,17 +1,17 @@
-"""CRAM: the stack."""
+"""The whole model: an input encoder, a stack of layers, and heads."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchcram.config import CramConfig
-from torchcram.ledger import Ledger, count
 from torchcram.memory import (
     EPISODIC,
     NONE,
@@ -23,48 +23,32 @@ from torchcram.memory import (
     RoutingPolicy,
     Timeline,
 )
+from torchcram.memory.state import TensorTree
 from torchcram.models import folder
-from torchcram.models.generate import Generation, generate
-from torchcram.models.inputs import Encoder, Inputs, arrange
-from torchcram.models.outputs import Heads
+from torchcram.models.sequence import SequenceModel, SequenceOutput
 from torchcram.ops import Rows, gather_rows
 
 _CLAIMED, _CONFIRMED = 0.7, 0.4  # semantic memory claims to know above the one, and was wrong below the other
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CramOutput:
-    """What a model returns: predictions, what each token did, and the state to go on from."""
-
-    predictions: dict[str, Tensor]
-    """Head name to predictions; see `logits`."""
-    state: CramState | None
-    timeline: Timeline
-    layers: tuple[BlockOutput, ...]
-    """What each layer did, for objectives and analyses."""
-    training: bool
-
-    @property
-    def logits(self) -> Tensor | dict[str, Tensor]:
-        """The predictions: a tensor for a model with one head, else one entry a head.
-
-        [B, N, size] for heads with an output a position (0 at padding), [B, size] for `classification`.
-        """
-        return next(iter(self.predictions.values())) if len(self.predictions) == 1 else self.predictions
+class CramOutput(SequenceOutput[BlockOutput, CramState]):
+    """What a `Cram` returns: predictions, what each token did, and the state to go on from."""
 
     @cached_property
     def routing(self) -> Tensor:
         """[B, N, L] int8: 0 nothing more than working memory, 1 episodic read, 2 semantic recall; 0 at padding."""
         return torch.stack([layer.decision.actions for layer in self.layers], dim=-1).to(torch.int8)
 
-    @cached_property
-    def losses(self) -> dict[str, Tensor]:
-        """The layers' own losses by name, summed over layers (see `Block.forward`); empty at evaluation."""
-        total: dict[str, Tensor] = {}
-        for layer in self.layers:
-            for name, value in layer.losses.items():
-                total[name] = total[name] + value if name in total else value
-        return total
+    @property
+    def quality(self) -> Tensor:
+        """[B, N, L]: q as the router saw it."""
+        return torch.stack([layer.quality for layer in self.layers], dim=-1)
+
+    @property
+    def hits(self) -> Tensor | None:
+        """[B, N] bool: tokens that ask for what memory would get wrong; None without a contradiction index."""
+        return self.guidance.hits if self.guidance is not None else None
 
     @property
     def guidance(self) -> Guidance | None:
@@ -93,38 +77,28 @@ class CramOutput:
         every = torch.cat(checks)
         return [bool(x) for x in every[every[:, 0].argsort(stable=True), 1].tolist()]
 
-    def ledger(self) -> Ledger:
-        """What was executed, counted."""
-        with torch.no_grad():
-            nothing = self.timeline.position.new_zeros(())
-            return count(
-                training=self.training,
-                mask=self.timeline.mask,
-                position=self.timeline.position[:, :-1],
-                reads=[layer.reads for layer in self.layers],
-                audits=[layer.audits for layer in self.layers],
-                pairs=[layer.pairs if layer.reading else nothing for layer in self.layers],
-                writes=[layer.writes for layer in self.layers],
-                compared=self.guidance.consulted.pairs if self.guidance and self.guidance.consulted else nothing,
-                buffers=sum(layer.reading is not None for layer in self.layers),
-            )
+    def _compared(self, nothing: Tensor) -> Tensor:
+        looked = self.guidance is not None and self.guidance.consulted is not None
+        return self.guidance.consulted.pairs if looked else nothing  # type: ignore[union-attr]
 
 
-class Cram(nn.Module):
+class Cram(SequenceModel[BlockOutput, CramState]):
     """A sequence model with three memories (arXiv preprint "Learning to Forget Attention").
 
     Feed a sequence whole, in chunks, or token by token: with the state passed on, the results are the same.
     """
 
-    def __init__(self, config: CramConfig) -> None:
-        super().__init__()
-        self.config = config
-        width = config.block.width
-        self.encoder = Encoder(width, config.inputs, config.working.time_unit)
+    config: CramConfig
+    state_kind = CramState
+    output_kind = CramOutput
+
+    def make_blocks(self) -> Iterator[Block]:
+        """The layers."""
+        config = self.config
         # Where nothing is recalled nothing can be stale, and with exact quality every token reads anyway.
         guided = bool(config.contradiction.rank and config.semantic.rank and config.router.quality == "predicted")
         first = min(config.episodic_layers, default=None)
-        self.blocks = nn.ModuleList(
+        return (
             Block(
                 block=config.block,
                 working=config.working,
@@ -137,59 +111,18 @@ class Cram(nn.Module):
             )
             for layer in range(config.layers)
         )
-        self.norm = nn.RMSNorm(width)
-        self.heads = Heads(width, config.outputs)
-        self.check_values = True
-        """Look at the values of inputs (ranges, NaN) and refuse bad ones; off saves a GPU from waiting."""
 
-    def forward(
+    def run_blocks(
         self,
-        inputs: Inputs,
+        x: Tensor,
+        timeline: Timeline,
+        states: Sequence[TensorTree],
+        policy: RoutingPolicy,
         *,
-        dt: Tensor | None = None,
-        mask: Tensor | None = None,
-        start: Tensor | None = None,
-        state: CramState | None = None,
-        policy: RoutingPolicy | None = None,
-        keep_state: bool = True,
-    ) -> CramOutput:
-        """Run N positions of B sequences.
-
-        inputs: ids [B, N] for one token field, [B, N, F] for several; values [B, N, C] for channels; or a mapping of
-        field names (and `channels`) to tensors. dt [B, N]: time since the position before, also across calls;
-        default 1. mask [B, N]: True = real; padding touches nothing. start [B, N]: True where another sequence
-        begins in the same row. state: what the call before returned. policy: how actions are chosen.
-        """
-        like = self.norm.weight
-        batch = arrange(
-            self.config.inputs,
-            inputs,
-            dt,
-            mask,
-            start,
-            device=like.device,
-            dtype=like.dtype,
-            time_unit=self.config.working.time_unit,
-            check_values=self.check_values,
-        )
-        rows, length = batch.dt.shape
-        state = self._fitting(state, rows)
-        policy = policy or RoutingPolicy()
-        if not isinstance(policy, RoutingPolicy):
-            raise ValueError(
-                f"policy is a {type(policy).__name__}; expected a RoutingPolicy, e.g. RoutingPolicy(reads='dense')"
-            )
-        if policy.actions is not None:
-            self._check_actions(policy.actions, (rows, length, self.config.layers))
-        timeline = Timeline.build(
-            batch.dt,
-            mask=batch.mask,
-            start=batch.start,
-            position=state.position,
-            time=state.time,
-            unit=self.config.working.time_unit,
-        )
-        x = self.encoder(batch)
+        keep_state: bool,
+    ) -> list[BlockOutput]:
+        """x [B, N, D] through all layers, each with its state and with what the contradiction index told."""
+        rows, length = timeline.mask.shape
         layers: list[BlockOutput] = []
         guidance = None
         guided = any(block.index is not None for block in self.blocks)
@@ -200,7 +133,7 @@ class Cram(nn.Module):
         # Read densely, a token is on trial in all layers at once: what each of several that read the same is worth
         # could not be told from one alone.
         shared = 1 if policy.reads == "dense" else self.config.layers
-        for number, (block, memory) in enumerate(zip(self.blocks, state.layers, strict=True)):
+        for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):
             forced = dense if number in self.config.episodic_layers else None
             if policy.actions is not None:
                 forced = policy.actions[..., number]
@@ -218,72 +151,7 @@ class Cram(nn.Module):
             layers.append(layer)
         if guidance is not None and guidance.witnesses is not None:
             self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance))
-        predictions, pooled = self.heads(self.norm(x), timeline, state.pooled)
-        new_state = None
-        if keep_state:
-            new_state = CramState(
-                fingerprint=state.fingerprint,
-                position=timeline.position[:, -1].clone(),
-                time=timeline.time[:, -1].clone(),
-                pooled=pooled,
-                layers=tuple(layer.state for layer in layers if layer.state is not None),
-            )
-        return CramOutput(
-            predictions=predictions,
-            state=new_state,
-            timeline=timeline,
-            layers=tuple(layers),
-            training=self.training,
-        )
-
-    def initial_state(self, batch: int) -> CramState:
-        """The state before anything was seen; what `state=None` means."""
-        like = self.norm.weight
-        return CramState(
-            fingerprint=self.config.fingerprint,
-            position=torch.zeros(batch, dtype=torch.int64, device=like.device),
-            time=torch.zeros(batch, dtype=torch.float64, device=like.device),
-            pooled=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device)
-            if self.heads.pools
-            else None,
-            layers=tuple(block.initial_state(batch) for block in self.blocks),  # type: ignore[operator]
-        )
-
-    @torch.no_grad()
-    def generate(
-        self,
-        tokens: Tensor,
-        steps: int,
-        *,
-        dt: Tensor | None = None,
-        mask: Tensor | None = None,
-        state: CramState | None = None,
-        step_dt: float = 1.0,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        stop: int | None = None,
-        seed: int | None = None,
-    ) -> Generation:
-        """Continue token sequences; see `torchcram.models.generate.generate`."""
-        return generate(
-            self,
-            tokens,
-            steps,
-            dt=dt,
-            mask=mask,
-            state=state,
-            step_dt=step_dt,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            stop=stop,
-            seed=seed,
-        )
-
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a folder: `config.json` and `model.safetensors`."""
-        folder.save(path, self.config, self.state_dict())
+        return layers
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Cram:
@@ -301,28 +169,6 @@ class Cram(nn.Module):
         own = layers[number]
         loss = index.loss(own.seen, witnesses, chance, evidence)
         layers[number] = dataclasses.replace(own, losses={**own.losses, "contradiction": loss})
-
-    def _fitting(self, state: CramState | None, batch: int) -> CramState:
-        if state is None:
-            return self.initial_state(batch)
-        if not isinstance(state, CramState):
-            raise ValueError(f"state is a {type(state).__name__}; expected the state of an earlier output")
-        if state.fingerprint != self.config.fingerprint:
-            raise ValueError("the state belongs to a model of another config")
-        if state.batch != batch:
-            raise ValueError(f"the state is of {state.batch} sequences, the input of {batch}")
-        if state.position.device != self.norm.weight.device:
-            raise ValueError(
-                f"the state is on {state.position.device}, the model on {self.norm.weight.device}; use state.to(…)"
-            )
-        if self.check_values:
-            mine, given = self.initial_state(1).layout(), state.layout()
-            for name in mine | given:
-                if mine.get(name) != given.get(name):
-                    raise ValueError(
-                        f"the state does not fit this model: {name} is {given.get(name)}, expected {mine.get(name)}"
-                    )
-        return state
 
     def _check_actions(self, actions: Tensor, shape: tuple[int, int, int]) -> None:
         if tuple(actions.shape) != shape or actions.is_floating_point():

@@ -12,14 +12,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from torchcram.config import CramConfig
+from torchcram.config import CramConfig, ModelConfig
 from torchcram.files import replacing
 
 VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save(path: str | os.PathLike[str], config: CramConfig, weights: Mapping[str, Tensor]) -> None:
+def save(path: str | os.PathLike[str], config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     """Write both files, each whole or not at all; the config comes last."""
     target = Path(path)
     target.mkdir(parents=True, exist_ok=True)

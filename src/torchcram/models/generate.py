@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from torchcram.ledger import Ledger
-from torchcram.memory import CramState
+from torchcram.memory.state import SequenceState
 
 if TYPE_CHECKING:
-    from torchcram.models.cram import Cram, CramOutput
+    from torchcram.models.sequence import SequenceModel, SequenceOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,20 +22,20 @@ class Generation:
 
     tokens: Tensor
     """[B, steps]; after a sequence's stop token, the stop token again."""
-    state: CramState
+    state: SequenceState
     """After the last added token but one: pass it on together with `tokens[:, -1:]`."""
     ledger: Ledger
     """Of the prompt and all added tokens."""
 
 
 def generate(
-    model: Cram,
+    model: SequenceModel[Any, Any],
     tokens: Tensor,
     steps: int,
     *,
     dt: Tensor | None,
     mask: Tensor | None,
-    state: CramState | None,
+    state: SequenceState | None,
     step_dt: float,
     temperature: float,
     top_k: int | None,
@@ -93,7 +93,7 @@ def generate(
     return Generation(tokens=torch.cat(added, dim=1), state=out.state, ledger=ledger)
 
 
-def _token_head(model: Cram) -> tuple[str, int]:
+def _token_head(model: SequenceModel[Any, Any]) -> tuple[str, int]:
     """Name and vocabulary of the head that predicts the next token."""
     fields = model.config.inputs.tokens
     heads = [o for o in model.config.outputs if o.kind == "tokens"]
@@ -130,7 +130,7 @@ def _check(
         raise ValueError(f"stop = {stop} is not possible; allowed: 0 to {vocabulary - 1}")
 
 
-def _last_real(out: CramOutput, head: str) -> Tensor:
+def _last_real(out: SequenceOutput[Any, Any], head: str) -> Tensor:
     """The predictions at each row's last real position, [B, V]."""
     predictions, mask = out.predictions[head], out.timeline.mask
     last = torch.where(mask, torch.arange(mask.shape[1], device=mask.device), -1).amax(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,13 +36,13 @@ class Evaluation:
     kind_reads: dict[str, list[float]]
     """Share of positions of each kind that read: in any layer, then in each."""
     kind_hits: dict[str, float]
-    """Share of positions of each kind that ask for what the contradiction index holds."""
+    """Share of positions of each kind that ask for what the contradiction index holds; empty without one."""
     quality: dict[str, list[float]]
-    """Mean q of the positions of each kind, in each layer."""
+    """Mean q of the positions of each kind, in each layer; empty for a model that has no q, and so the next."""
     histograms: dict[str, list[list[int]]]
     """How many positions of each kind have a q in each of `BINS` bins from 0 to 1, in each layer."""
-    mean_quality: float
-    """q̄: over all positions and layers."""
+    mean_quality: float | None
+    """q̄: over all positions and layers; None for a model that has no q."""
     sample: Sample
 
     def row(self) -> dict[str, float | None]:
@@ -90,35 +91,42 @@ def evaluate(
             found |= {f"scored {head}": scored[head] for head in losses}
             kind = examples.kind.flatten().long()
             reads = (out.routing == 1).flatten(0, 1).double()
-            quality = torch.stack([layer.quality for layer in out.layers], dim=-1).flatten(0, 1).double()
             found["positions"] = _sums(kind, torch.ones_like(reads[:, :1]), kinds)
             found["reads"] = _sums(kind, torch.cat([reads.amax(1, keepdim=True), reads], dim=1), kinds)
-            hits = out.guidance.hits if out.guidance is not None else None
-            hits = torch.zeros_like(out.timeline.mask) if hits is None else hits
-            found["hits"] = _sums(kind, hits.flatten().unsqueeze(1).double(), kinds)
-            found["quality"] = _sums(kind, quality, kinds)
-            cell = kind.unsqueeze(1) * BINS + (quality * BINS).long().clamp(0, BINS - 1)
-            found["histogram"] = quality.new_zeros(kinds * BINS, quality.shape[1])
-            found["histogram"].scatter_add_(0, cell, torch.ones_like(quality))
+            if out.hits is not None:
+                found["hits"] = _sums(kind, out.hits.flatten().unsqueeze(1).double(), kinds)
+            if out.quality is not None:
+                q = out.quality.flatten(0, 1).double()
+                found["quality"] = _sums(kind, q, kinds)
+                cell = kind.unsqueeze(1) * BINS + (q * BINS).long().clamp(0, BINS - 1)
+                found["histogram"] = q.new_zeros(kinds * BINS, q.shape[1])
+                found["histogram"].scatter_add_(0, cell, torch.ones_like(q))
             for key, value in found.items():
                 totals[key] = totals[key] + value.double() if key in totals else value.double()
     assert ledger is not None
     assert sample is not None
     totals = dict(zip(totals, processes.totals(*totals.values()), strict=True))
     size = totals["positions"].clamp_min(1)
-    read_shares, qualities = ((totals[name] / size).tolist() for name in ("reads", "quality"))
-    hit_shares = (totals["hits"] / size).squeeze(1).tolist()
-    histograms = totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long().tolist()
+    quality = totals.get("quality")
+
+    def by_kind(x: Tensor | None) -> dict[str, Any]:
+        return dict(zip(task.kinds, x.tolist(), strict=True)) if x is not None else {}
+
+    def mean(name: str) -> Tensor | None:
+        return totals[name] / size if name in totals else None
+
     sums = {name: value.item() for name, value in totals.items() if value.dim() == 0}
     return Evaluation(
         metrics=task.metrics({n.removeprefix("count "): v for n, v in sums.items() if n.startswith("count ")}),
         ledger=ledger,
         losses={o.name: sums[f"loss {o.name}"] / max(1.0, sums[f"scored {o.name}"]) for o in task.outputs},
-        kind_reads=dict(zip(task.kinds, read_shares, strict=True)),
-        kind_hits=dict(zip(task.kinds, hit_shares, strict=True)),
-        quality=dict(zip(task.kinds, qualities, strict=True)),
-        histograms=dict(zip(task.kinds, histograms, strict=True)),
-        mean_quality=float(totals["quality"].mean(1).sum() / totals["positions"].sum()),
+        kind_reads=by_kind(mean("reads")),
+        kind_hits={kind: share for kind, (share,) in by_kind(mean("hits")).items()},
+        quality=by_kind(mean("quality")),
+        histograms=by_kind(
+            totals["histogram"].view(kinds, BINS, -1).transpose(1, 2).long() if "histogram" in totals else None
+        ),
+        mean_quality=float(quality.mean(1).sum() / totals["positions"].sum()) if quality is not None else None,
         sample=sample,
     )
 

@@ -51,7 +51,8 @@ def _parameters(model: nn.Module, *kinds: type[nn.Module]) -> set[nn.Parameter]:
 def rate(config: OptimizerConfig, step: int, steps: int) -> float:
     """The learning rate of a step: up, held, then down along a cosine."""
     rise = min(1.0, (step + 1) / config.warm_up) if config.warm_up else 1.0
-    fall = max(0.0, (step - settle_step(config, steps)) / max(1, steps - settle_step(config, steps)))
+    fall = (step - settle_step(config, steps)) / max(1, steps - settle_step(config, steps))
+    fall = min(1.0, max(0.0, fall))
     return config.rate * rise * (config.last + (1 - config.last) * 0.5 * (1 + math.cos(math.pi * fall)))
 
 
