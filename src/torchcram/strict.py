@@ -124,7 +124,8 @@ def _decode(hint: Any, value: object, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        return _decode(next(a for a in args if a is not type(None)), value, where)
+        options = [a for a in args if a is not type(None)]
+        return _decode(next((a for a in options if _could_be(a, value)), options[0]), value, where)
     if origin is tuple:
         if not isinstance(value, Sequence) or isinstance(value, str):
             reject(where, value, "a list")
@@ -132,3 +133,12 @@ def _decode(hint: Any, value: object, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, StrictConfig):
         return value if isinstance(value, hint) else hint._parse(value, where=f"{where}.")
     return value
+
+
+def _could_be(hint: Any, value: object) -> bool:
+    """Whether data has no keys that a config would not have; of several configs, the first such is meant."""
+    if not (isinstance(hint, type) and issubclass(hint, StrictConfig)):
+        return True
+    if not isinstance(value, Mapping):
+        return isinstance(value, hint)
+    return set(value) <= set(typing.get_type_hints(hint))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from torchcram.config import BASELINES
+from torchcram.training.config import RunConfig
 from torchcram.training.recipes import RECIPES, configure
 
 
@@ -23,3 +25,25 @@ def test_the_papers_recipe_is_the_papers(preset):
     config = configure("srcd", preset, schedule="paper")
     assert (config.batch, config.steps, config.optimizer.rate, config.optimizer.semantic) == (32, 10_000, 3e-4, 0.1)
     assert config.model.router.quality == "exact"
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_is_trained_plainly_and_read_back(name):
+    config = configure("two-token", "small", name=name, changes={"optimizer.rate": 0.1})
+    assert (config.name, config.consolidation.schedule, config.batch) == (name, "plain", 32)
+    assert config.optimizer.rate == 0.1
+    assert config.index_rank == 0
+    assert RunConfig.from_json(config.to_json()) == config
+    with pytest.raises(
+        ValueError, match=r"consolidation.schedule = 'adaptive' .* 'plain' for a model without a router"
+    ):
+        config.override({"consolidation.schedule": "adaptive"})
+
+
+def test_the_papers_schedule_is_not_for_baselines():
+    with pytest.raises(ValueError, match="schedule = 'paper'"):
+        configure("srcd", "tiny", name="mamba", schedule="paper")
+
+
+def test_cram_can_be_trained_plainly():
+    assert configure("srcd", "tiny", schedule="plain").consolidation.schedule == "plain"

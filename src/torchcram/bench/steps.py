@@ -20,7 +20,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
     return [
         {
-            "index_rank": trainer.config.model.contradiction.rank,
+            "index_rank": trainer.config.index_rank,
             "signal": trainer.config.consolidation.signal,
             "lessons": trainer.config.consolidation.lessons,
             "batch": trainer.config.batch,

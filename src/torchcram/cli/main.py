@@ -54,7 +54,13 @@ def train(
         str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf, long, override, drift, stream.")
     ],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    model: Annotated[str, typer.Option(help="The model: cram.")] = "cram",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model: cram (default), or a baseline with as many parameters: transformer, window, slots, mamba, "
+            "jamba, seqboat, seqboat+cost, transmamba, mod, entropy."
+        ),
+    ] = None,
     preset: Annotated[
         str | None, typer.Option(help="Size of the model: tiny (default), small, medium, paper, large.")
     ] = None,

@@ -15,11 +15,15 @@ from torchcram.training import recipes
 from torchcram.training.config import RunConfig
 
 
-def configure(task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive") -> RunConfig:
+def configure(
+    task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive", name: str = "cram"
+) -> RunConfig:
     """`recipes.configure` with `a.b=c` changes; `task.…` are the task's own settings."""
     check_choice("schedule", schedule, Schedule)
     settings, others = _split(changes)
-    return recipes.configure(task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule))
+    return recipes.configure(
+        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=name
+    )
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:

@@ -30,7 +30,7 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
             **facts(trainer),
             "signal": config.consolidation.signal,
             "trained_overridden": task.config.overridden,
-            "index_rank": config.model.contradiction.rank,
+            "index_rank": config.index_rank,
         }
         table = Table("case", "all", "recurring", "novel", "overridden", "reads", "÷ least", title=str(path), box=None)
         # Other held-out sequences than those that training was steered by.

@@ -8,20 +8,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from rich.console import Console
 
 from torchcram.cli.errors import told
 from torchcram.cli.progress import Display
 from torchcram.cli.settings import configure, prepare
-from torchcram.strict import check_choice
+from torchcram.config import BASELINES
+from torchcram.consolidation import Phase
+from torchcram.strict import reject
 from torchcram.training.config import RunConfig
 from torchcram.training.distributed import launched
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
-
-Model = Literal["cram"]
 
 
 @told()
@@ -29,7 +28,7 @@ def run(
     task: str,
     out: Path,
     *,
-    model: str,
+    model: str | None,
     preset: str | None,
     schedule: str | None,
     changes: Sequence[str],
@@ -43,7 +42,8 @@ def run(
     """
     folder = RunFolder(out)
     with ExitStack() as stack:
-        check_choice("model", model, Model)
+        if model not in (None, "cram", *BASELINES):
+            reject("model", model, ", ".join(["cram", *BASELINES]))
         prepare(device)
         world = stack.enter_context(launched(device, parallel))
         console = Console(highlight=False, quiet=not world.first)
@@ -51,9 +51,9 @@ def run(
         with world.together():
             if resume:
                 config = folder.config
-                _agrees(config, task, preset, schedule, changes)
+                _agrees(config, task, model, preset, schedule, changes)
             else:
-                config = configure(task, preset or "tiny", changes, schedule or "adaptive")
+                config = configure(task, preset or "tiny", changes, schedule or "adaptive", model or "cram")
             world.check(config)
             if world.first:
                 stack.enter_context(folder)
@@ -74,7 +74,7 @@ def run(
         if trainer.step < config.steps:
             console.print(f"stopped at step {trainer.step}; go on with --resume")
             return False
-        if trainer.consolidator.released_at is None:
+        if trainer.consolidator.phase is Phase.ACQUIRE:
             console.print(
                 "[bold red]never released: reads did not become clearly useful, so the model still reads "
                 "everywhere; more steps, shorter sequences or another learning rate may help[/bold red]",
@@ -104,12 +104,15 @@ def _signals(*, speak: bool) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _agrees(config: RunConfig, task: str, preset: str | None, schedule: str | None, changes: Sequence[str]) -> None:
+def _agrees(
+    config: RunConfig, task: str, model: str | None, preset: str | None, schedule: str | None, changes: Sequence[str]
+) -> None:
     """A resumed run keeps its settings: refuse others rather than pass over them."""
     if changes:
         raise ValueError(f"a resumed run keeps its settings; {', '.join(changes)} is for new ones")
     for name, mine, kept in (
         ("task", task, config.task),
+        ("model", model, config.name),
         ("preset", preset, config.preset),
         ("schedule", schedule, config.consolidation.schedule),
     ):

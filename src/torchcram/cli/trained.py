@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from torchcram.cli.settings import changed
+from torchcram.config import BaselineConfig
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
@@ -27,11 +28,13 @@ def facts(trainer: Trainer) -> dict[str, Any]:
     """What a row of results says of the run it comes from."""
     config = trainer.config
     return {
-        "model": "cram",
+        "model": config.name,
         "preset": config.preset,
         "task": config.task,
         "schedule": config.consolidation.schedule,
         "seed": config.seed,
         "length": trainer.task.length,
-        "slots": config.model.episodic.slots,
+        "slots": config.model.attention.slots
+        if isinstance(config.model, BaselineConfig)
+        else config.model.episodic.slots,
     }

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number, reject
 
-Schedule = Literal["adaptive", "paper"]
+Schedule = Literal["adaptive", "paper", "plain"]
 Signal = Literal["quality", "utility", "paper"]
 
 
@@ -18,7 +18,8 @@ class ConsolidationConfig(StrictConfig):
     tolerance: float = 0.01
     """How much worse than dense reading the model may be, in nats per scored position of each head."""
     schedule: Schedule = "adaptive"
-    """`adaptive`: acquire, release on competence, hold the tolerance; `paper`: its constants from the first step."""
+    """`adaptive`: acquire, release on competence, hold the tolerance; `paper`: its constants from the first step;
+    `plain`: nothing of the kind, for models that have no reads to give up, or their own way to."""
     signal: Signal = "quality"
     """What decides about reads: `quality` a router that is charged for reads and rewarded for good recall; `utility`
     what a read is thought to be worth, against its price (needs `router.rule = "worth"`); `paper` λ_E and λ_S."""

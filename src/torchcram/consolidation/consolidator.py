@@ -20,9 +20,13 @@ Measure = Callable[[RoutingPolicy], Mapping[str, float]]
 """Held-out loss of each head, in nats per scored position, under a routing policy."""
 
 
+_WEIGHED = "consolidation", "quality", "uncertainty", "priority", "utility", "contradiction"
+
+
 class Phase(StrEnum):
     """Where training stands."""
 
+    TRAIN = "train"
     ACQUIRE = "acquire"
     CONSOLIDATE = "consolidate"
     SETTLE = "settle"
@@ -55,6 +59,8 @@ class Consolidator:
     @property
     def phase(self) -> Phase:
         """Where training stands."""
+        if self.config.schedule == "plain":
+            return Phase.TRAIN
         if self.released_at is None:
             return Phase.ACQUIRE
         return Phase.SETTLE if self.settling else Phase.CONSOLIDATE
@@ -77,6 +83,8 @@ class Consolidator:
         Needed with `signal="utility"`: so what reads are worth is told in nats.
         """
         c = self.config
+        if c.schedule == "plain":
+            return RoutingPolicy()
         signal = SIGNALS[c.signal]
         lesson = self.progress < 1 or self.steps % c.lessons == 0
         trial = signal.trial(c) if lesson else 0.0
@@ -93,6 +101,8 @@ class Consolidator:
 
     def dense(self) -> RoutingPolicy:
         """How to evaluate with every token reading: while acquiring, from all that was ever written."""
+        if self.config.schedule == "plain":
+            return RoutingPolicy()
         return RoutingPolicy(reads="dense", keep_all=self.released_at is None)
 
     def loss(self, losses: Mapping[str, Tensor], *, positions: Tensor | int, scored: Tensor | int) -> Tensor:
@@ -102,16 +112,20 @@ class Consolidator:
         nats per read means the same whatever the task.
         """
         c = self.config
-        total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
-        for name in ("consolidation", "quality", "uncertainty", "priority", "utility", "contradiction"):
+        total: Tensor | float = 0.0
+        if c.schedule != "plain":
+            total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
+        for name in _WEIGHED:
             if name in losses:
                 total = total + getattr(c, name) * losses[name]
+        for name in sorted(losses.keys() - {*_WEIGHED, "reads", "recall"}):
+            total = total + losses[name]  # a model's own, which it has weighed itself
         return torch.as_tensor(total)
 
     def step(self, measure: Measure) -> dict[str, float] | None:
         """Count a step; if a check is due, measure, and release or adjust the pressure. Returns what was measured."""
         self.steps += 1
-        if self.steps % self.config.check_every or self.config.schedule == "paper":
+        if self.steps % self.config.check_every or self.config.schedule != "adaptive":
             return None
         dense = measure(self.dense())
         if self.released_at is None:

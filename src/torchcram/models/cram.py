@@ -157,6 +157,8 @@ class Cram(SequenceModel[BlockOutput, CramState]):
     def from_pretrained(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Cram:
         """Read a model from a folder that `save_pretrained` wrote, ready for evaluation."""
         config, weights = folder.load(path)
+        if not isinstance(config, CramConfig):
+            raise ValueError(f"{path} holds another kind of model; read it with torchcram.models.load")
         model = cls(config)
         folder.fill(model, weights, path)
         return model.to(device).eval()

@@ -12,14 +12,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from torchcram.config import CramConfig, ModelConfig
+from torchcram.config import BaselineConfig, CramConfig
 from torchcram.files import replacing
+from torchcram.strict import StrictConfig
 
 VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save(path: str | os.PathLike[str], config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+def save(path: str | os.PathLike[str], config: StrictConfig, weights: Mapping[str, Tensor]) -> None:
     """Write both files, each whole or not at all; the config comes last."""
     target = Path(path)
     target.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def save(path: str | os.PathLike[str], config: ModelConfig, weights: Mapping[str
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def load(path: str | os.PathLike[str]) -> tuple[CramConfig, dict[str, Tensor]]:
+def load(path: str | os.PathLike[str]) -> tuple[CramConfig | BaselineConfig, dict[str, Tensor]]:
     """Read both files; anything missing, damaged or from a newer version is a `ValueError` that says so."""
     target = Path(path)
     for name in (CONFIG, WEIGHTS):
@@ -52,7 +53,9 @@ def load(path: str | os.PathLike[str]) -> tuple[CramConfig, dict[str, Tensor]]:
         weights = load_file(target / WEIGHTS)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{target / WEIGHTS} is damaged: {error}") from error
-    return CramConfig.from_dict(data.get("model", {})), weights
+    model = data.get("model", {})
+    kind = BaselineConfig if isinstance(model, dict) and "mixer" in model else CramConfig
+    return kind.from_dict(model), weights
 
 
 def fill(model: nn.Module, weights: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,11 @@ class SequenceOutput(Generic[Layer, State]):
         """[B, N] bool: tokens that ask for what memory would get wrong, in a model that knows; else None."""
         return None
 
+    @property
+    def early(self) -> tuple[dict[str, Tensor], ...]:
+        """Predictions of heads further down that are trained as well; most models have none."""
+        return ()
+
     @cached_property
     def losses(self) -> dict[str, Tensor]:
         """The layers' own losses by name, summed over layers; empty at evaluation."""
@@ -101,6 +106,10 @@ class SequenceOutput(Generic[Layer, State]):
             for name, value in layer.losses.items():
                 total[name] = total[name] + value if name in total else value
         return total
+
+    def surprises(self) -> list[bool]:
+        """Checks of memory, in the order of positions, and whether it was wrong; most models make none."""
+        return []
 
     def ledger(self) -> Ledger:
         """What was executed, counted."""
@@ -301,3 +310,7 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
 
     def _check_actions(self, actions: Tensor, shape: tuple[int, int, int]) -> None:
         raise ValueError("policy.actions is for models with a router")
+
+
+AnyModel = SequenceModel[Any, Any]
+"""A model of whatever kind."""

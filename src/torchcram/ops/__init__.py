@@ -15,6 +15,7 @@ from torchcram.ops.records import Events, Expiry, Rows
 from torchcram.ops.route import gumbel, route
 from torchcram.ops.rows import compact, gather_rows, scatter_rows
 from torchcram.ops.shift import previous
+from torchcram.ops.space import state_space
 
 __all__ = [
     "Events",
@@ -31,5 +32,6 @@ __all__ = [
     "previous",
     "route",
     "scatter_rows",
+    "state_space",
     "use",
 ]

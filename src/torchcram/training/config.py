@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchcram.config import CramConfig
+from torchcram.config import BaselineConfig, CramConfig
 from torchcram.consolidation.config import ConsolidationConfig
 from torchcram.strict import StrictConfig, check_flag, check_integer, check_number, reject
 
@@ -52,11 +52,13 @@ class RunConfig(StrictConfig):
 
     task: str
     """Name of the task or variant."""
-    model: CramConfig
+    model: CramConfig | BaselineConfig
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the task that differ from its defaults."""
+    name: str = "cram"
+    """Name of the model; for result files, as the next."""
     preset: str = ""
-    """Name of the size the model came from; for result files."""
+    """Name of the size the model came from."""
     steps: int = 1000
     batch: int = 16
     """B, sequences a step, over all processes."""
@@ -76,9 +78,17 @@ class RunConfig(StrictConfig):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
 
+    @property
+    def index_rank(self) -> int:
+        """Of the model's contradiction index; 0 without one."""
+        return self.model.contradiction.rank if isinstance(self.model, CramConfig) else 0
+
     def __post_init__(self) -> None:
-        utility = self.consolidation.signal == "utility"
-        if utility != (self.model.router.rule == "worth"):
+        utility, plain = self.consolidation.signal == "utility", self.consolidation.schedule == "plain"
+        if isinstance(self.model, BaselineConfig):
+            if not plain:
+                reject("consolidation.schedule", self.consolidation.schedule, "'plain' for a model without a router")
+        elif utility != (self.model.router.rule == "worth"):
             allowed = "'worth' with consolidation.signal='utility', and only then"
             reject("model.router.rule", self.model.router.rule, allowed)
         check_integer("steps", self.steps, 1)

@@ -16,7 +16,8 @@ from torch import distributed as dist
 
 from torchcram import processes
 from torchcram.memory import BlockOutput, ContradictionIndex
-from torchcram.models.cram import Cram, CramOutput
+from torchcram.models import AnyModel, CramOutput
+from torchcram.models.baselines.stack import BaselineLayer, BaselineOutput
 from torchcram.strict import check_choice, reject
 from torchcram.tasks import Examples
 from torchcram.training.config import RunConfig
@@ -60,7 +61,7 @@ class World:
             None if alone else processes.Sharing(rank=self.rank, size=self.size, add_up=dist.all_reduce)
         )
 
-    def spread(self, model: Cram, loss_of: LossOf) -> LossOf:
+    def spread(self, model: AnyModel, loss_of: LossOf) -> LossOf:
         """`loss_of`, such that its backward pass leaves the same gradients in all processes: the mean of theirs.
 
         Call it before an optimizer is made: FSDP2 puts other parameters in the place of the model's.
@@ -149,7 +150,7 @@ def launched(device: str, parallel: str = "ddp") -> Iterator[World]:
 class _Step(nn.Module):
     """Model and loss as one module: DDP looks at what a module returns to know which parameters will get a gradient."""
 
-    def __init__(self, model: Cram, loss_of: LossOf) -> None:
+    def __init__(self, model: AnyModel, loss_of: LossOf) -> None:
         super().__init__()
         self.model = model
         self.loss_of = loss_of
@@ -158,7 +159,7 @@ class _Step(nn.Module):
         return self.loss_of(examples)
 
 
-def _shard(model: Cram, world: World) -> None:
+def _shard(model: AnyModel, world: World) -> None:
     """Shard each layer by itself, then what is left."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -168,10 +169,11 @@ def _shard(model: Cram, world: World) -> None:
     # No output of a layer is changed in place, which is what it warns of.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for block in model.blocks:
-        if isinstance(block.index, ContradictionIndex):  # it is asked and taught by methods of its own
-            fully_shard(block.index, mesh=mesh)
+        index = getattr(block, "index", None)
+        if isinstance(index, ContradictionIndex):  # it is asked and taught by methods of its own
+            fully_shard(index, mesh=mesh)
             for method in ("roles", "consult", "loss"):
-                register_fsdp_forward_method(block.index, method)
+                register_fsdp_forward_method(index, method)
         fully_shard(block, mesh=mesh)
     # Resharded after the forward pass too, or evaluations would leave whole parameters in the place of the shards.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
@@ -180,7 +182,7 @@ def _shard(model: Cram, world: World) -> None:
 @cache
 def _tell_of_outputs() -> None:
     """FSDP2 looks for tensors in what a module returns; torch 2.11 has to be told of dataclasses, and only once."""
-    for output in (BlockOutput, CramOutput):
+    for output in (BlockOutput, CramOutput, BaselineLayer, BaselineOutput):
         torch.export.register_dataclass(output)
 
 

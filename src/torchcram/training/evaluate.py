@@ -13,7 +13,7 @@ from torch import Tensor
 from torchcram import processes
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
-from torchcram.models import Cram
+from torchcram.models import AnyModel
 from torchcram.tasks import Examples, Task
 
 HELD_OUT = 1 << 40
@@ -61,7 +61,7 @@ class Sample:
 
 
 def evaluate(
-    model: Cram,
+    model: AnyModel,
     task: Task,
     *,
     seed: int,

@@ -18,7 +18,7 @@ from torchcram import processes
 from torchcram.consolidation import Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
-from torchcram.models import Cram
+from torchcram.models import Cram, build
 from torchcram.tasks import Examples, Srcd, Task
 from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from torchcram.training.evaluate import Evaluation, evaluate
 from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
+_EARLY = 0.5  # weight of what heads further down answer, all of them together
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
@@ -103,7 +104,7 @@ class Trainer:
         self.say = say
         torch.manual_seed(config.seed)
         self.task: Task = Srcd.variant(config.task, **config.settings)
-        self.model = Cram(config.model).to(self.device)
+        self.model = build(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
         if config.compile:
             for block in self.model.blocks:
@@ -213,9 +214,10 @@ class Trainer:
             out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             positions = examples.kind.numel() * self.world.size
             loss = self.consolidator.loss(out.losses, positions=positions, scored=overall[self.task.main])
-            for head, value in self.task.losses(out.predictions, examples).items():
-                part = processes.part_of_mean(value, scored[head], overall[head])
-                loss = loss + self.task.weights[head] * part
+            for predictions, weight in ((out.predictions, 1.0), *((p, _EARLY / len(out.early)) for p in out.early)):
+                for head, value in self.task.losses(predictions, examples).items():
+                    part = processes.part_of_mean(value, scored[head], overall[head])
+                    loss = loss + weight * self.task.weights[head] * part
         self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
         audits = torch.stack([layer.audits for layer in out.layers]).double().mean(0).sum()
         self._counts += torch.stack([(out.routing == 1).any(-1).sum(), audits])
@@ -248,6 +250,8 @@ class Trainer:
     def worth(self, *, seed: int | None = None, rows: int | None = None) -> Worth:
         """What reads are worth on held-out sequences."""
         c = self.config
+        if not isinstance(self.model, Cram):
+            raise ValueError("what reads are worth is measured for models that choose them: cram")
         with self._measuring():
             return measure(
                 self.model,

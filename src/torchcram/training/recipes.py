@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchcram.config import CramConfig
-from torchcram.consolidation.config import Schedule
+from torchcram.consolidation.config import ConsolidationConfig, Schedule
+from torchcram.models import baseline
+from torchcram.strict import reject
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 
@@ -77,22 +79,41 @@ def configure(
     settings: Mapping[str, Any] | None = None,
     changes: Mapping[str, Any] | None = None,
     schedule: Schedule = "adaptive",
+    name: str = "cram",
 ) -> RunConfig:
-    """A run's config: a model of a size for a task, the recipes of both, then changes by dotted name."""
+    """A run's config: a model of a size for a task, the recipes of both, then changes by dotted name.
+
+    name: `cram`, or a baseline (`config.BASELINES`), which gets as many parameters.
+    """
     needs = dict(TASKS.get(task, {}))
     own = {name.removeprefix("task."): needs.pop(name) for name in tuple(needs) if name.startswith("task.")}
     settings = {**own, **(settings or {})}
     made = Srcd.variant(task, **settings)
-    model = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
-    model = model.override({"episodic.trained_length": max(2, made.length)})
+    cram = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
+    cram = cram.override({"episodic.trained_length": max(2, made.length)})
     size = "large" if preset == "paper" else preset
+    recipe = {**RECIPES.get(size, {}), **needs}
+    if name != "cram":
+        if schedule == "paper":
+            reject("schedule", schedule, "'adaptive' or 'plain' for a baseline: the paper's is CRAM's")
+        common = {field.removeprefix("model."): value for field, value in COMMON.items()}
+        model = baseline(name, preset, cram.override(common))
+        recipe = {field: value for field, value in recipe.items() if not field.startswith("model.")}
+        given = {**recipe, "consolidation.schedule": "plain", **(changes or {})}
+        return RunConfig(
+            task=task,
+            settings=settings,
+            model=model,
+            name=name,
+            preset=preset,
+            consolidation=ConsolidationConfig(schedule="plain"),
+        ).override(given)
     given = {
         **COMMON,
-        **RECIPES.get(size, {}),
-        **needs,
-        **(PAPER if schedule == "paper" else {}),
+        **recipe,
+        **(PAPER if schedule == "paper" else {"consolidation.schedule": schedule}),
         **(changes or {}),
     }
     if given.get("consolidation.signal") == "utility":
         given = {"model.router.rule": "worth", **given}
-    return RunConfig(task=task, settings=settings, model=model, preset=preset).override(given)
+    return RunConfig(task=task, settings=settings, model=cram, preset=preset).override(given)

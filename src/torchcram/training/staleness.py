@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchcram.consolidation import DriftAlarm
-from torchcram.models import Cram
+from torchcram.models import AnyModel
 from torchcram.tasks import Srcd
 from torchcram.tasks.srcd import RECURRING
 from torchcram.training.evaluate import evaluate, evaluating, held_out
@@ -39,7 +39,7 @@ def cases(task: Srcd) -> dict[str, Srcd]:
 
 
 def measure(
-    model: Cram, task: Srcd, *, seed: int, rows: int, positions: int, bf16: bool = False
+    model: AnyModel, task: Srcd, *, seed: int, rows: int, positions: int, bf16: bool = False
 ) -> Iterator[dict[str, Any]]:
     """A row a case, then one about the drift alarm along `positions` of a stream; `least` is the least reads."""
     for what, case in cases(task).items():
@@ -53,7 +53,7 @@ def measure(
     yield {"what": "alarm", **_alarm(model, task, seed=seed, positions=positions, bf16=bf16)}
 
 
-def _recovery(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool) -> dict[str, float | None]:
+def _recovery(model: AnyModel, task: Srcd, *, seed: int, rows: int, bf16: bool) -> dict[str, float | None]:
     """Accuracy on all queries after the change, and how many positions later it is back for good."""
     width = -(-task.length // _WINDOWS)
     right, asked = (torch.zeros(_WINDOWS, dtype=torch.float64) for _ in range(2))
@@ -72,7 +72,7 @@ def _recovery(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool) -> d
     }
 
 
-def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, Any]:
+def _alarm(model: AnyModel, task: Srcd, *, seed: int, positions: int, bf16: bool) -> dict[str, Any]:
     """Rings along a stream of sequences in which nothing changes, and queries until one after the table has."""
     usual = Srcd(task.config.override(_AS_EVER))
 
@@ -108,7 +108,7 @@ def _alarm(model: Cram, task: Srcd, *, seed: int, positions: int, bf16: bool) ->
     return found
 
 
-def _run(model: Cram, task: Srcd, *, seed: int, rows: int, bf16: bool, chunk: int | None = None) -> Iterator[Any]:
+def _run(model: AnyModel, task: Srcd, *, seed: int, rows: int, bf16: bool, chunk: int | None = None) -> Iterator[Any]:
     device = model.norm.weight.device
     for _, examples in held_out(task, seed=seed, rows=range(rows), chunk=chunk, device=device):
         with evaluating(model), torch.autocast(device.type, torch.bfloat16, enabled=bf16):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchcram.consolidation.controller import excess
 from torchcram.memory import RoutingPolicy
-from torchcram.models import Cram
+from torchcram.models import build
 from torchcram.training import checkpoint, state
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.evaluate import evaluate
@@ -56,7 +56,7 @@ def kept(trainer: Trainer, checkpoints: Path, routed: dict[str, float], *, seed:
     if saved is None or saved.step != released:
         trainer.say("the model as it was at release is missing or damaged: quality is compared with dense reading now")
         return Kept(routed=routed, dense=dense, teacher=None, excess=excess(routed, dense, {}))
-    model = Cram(config.model).to(trainer.device)
+    model = build(config.model).to(trainer.device)
     state.restore(model, None, saved)
     policy = RoutingPolicy(reads="dense", keep_all=True)
     with trainer.world.sharing():

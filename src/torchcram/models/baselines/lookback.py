@@ -1,0 +1,161 @@
+"""Attention of some tokens to some earlier ones, with a cache: what all baselines with attention are made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.memory import Timeline
+from torchcram.models.baselines.state import CacheState
+from torchcram.ops import Rows, compact, gather_rows
+
+
+class Looked(NamedTuple):
+    """What came of it."""
+
+    value: Tensor
+    """[B, R, H, d]"""
+    pairs: Tensor
+    """[B]: query-key pairs scored."""
+    cache: CacheState | None
+    """For the next call, if it was to be kept."""
+
+
+def look_back(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    timeline: Timeline,
+    held: CacheState,
+    *,
+    rows: Rows | None = None,
+    events: Rows | None = None,
+    window: int | None = None,
+    in_order: bool = False,
+    rotary: bool = True,
+    keep: bool = True,
+) -> Looked:
+    """Each row attends to itself, if it is an event, and to the events of its sequence before it.
+
+    query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. `window`: only events
+    less than so many positions back; with `in_order`, only the last so many events.
+    """
+    query, at = _placed(query, rows, timeline, rotary)
+    key, position = _placed(key, events, timeline, rotary)
+    batch, count = query.shape[:2]
+    plain = rows is None and events is None and held.slots == 0 and not (timeline.padded or timeline.packed)
+    if plain and window is None:
+        found = _attend(query, key, value, causal=True)
+        pairs = torch.full((batch,), count * (count + 1) // 2, device=query.device)
+        whole = CacheState(position=position, key=key.to(held.key.dtype), value=value.to(held.value.dtype))
+        return Looked(found, pairs, whole if keep else None)
+    all_keys = torch.cat([held.key.to(key.dtype), key], dim=1)
+    all_values = torch.cat([held.value.to(value.dtype), value], dim=1)
+    known = _Events.of(timeline, held, events, position)
+    allowed = known.before(timeline, rows, at)
+    if window is not None:
+        own = known.number_at(timeline, rows) if in_order else at
+        allowed &= (known.number if in_order else known.position).unsqueeze(1) > (own - window).unsqueeze(2)
+    # Rows that are padding may look at anything: what they find is dropped.
+    seen = allowed if rows is None and not timeline.padded else allowed | ~_valid(timeline, rows).unsqueeze(2)
+    found = _attend(query, all_keys, all_values, allowed=seen)
+    cache = None
+    if keep:
+        stays = known.staying(timeline, window, in_order=in_order)
+        kept = (gather_rows(x, stays).to(held.key.dtype) for x in (all_keys, all_values))
+        position = gather_rows(known.position, stays).masked_fill(~stays.valid, -1)
+        cache = CacheState(position=position, key=next(kept), value=next(kept))
+    return Looked(found, allowed.sum((1, 2)), cache)
+
+
+class _Events(NamedTuple):
+    """Held and new events in the order of writing, all [B, S + E]."""
+
+    position: Tensor
+    """In the sequence; -1: none."""
+    written: Tensor
+    """Where in the call; -1: before it."""
+    sequence: Tensor
+    """How many sequences had begun in the call when it was written."""
+    number: Tensor
+    """1, 2, … in the order of writing; 0: none."""
+
+    @classmethod
+    def of(cls, timeline: Timeline, held: CacheState, events: Rows | None, position: Tensor) -> _Events:
+        sequence = timeline.start.cumsum(1)
+        if events is None:
+            real = timeline.mask
+            at = torch.arange(real.shape[1], device=real.device).expand_as(real)
+        else:
+            real, at, sequence = events.valid, events.at, gather_rows(sequence, events)
+        valid = torch.cat([held.position >= 0, real], dim=1)
+        return cls(
+            position=torch.cat([held.position, position], dim=1).masked_fill(~valid, -1),
+            written=torch.cat([torch.full_like(held.position, -1), at], dim=1),
+            sequence=torch.cat([torch.zeros_like(held.position), sequence], dim=1),
+            number=valid.cumsum(1) * valid,
+        )
+
+    def before(self, timeline: Timeline, rows: Rows | None, position: Tensor) -> Tensor:
+        """[B, R, E] bool: the events of its sequence that a row, at a position [B, R], can look at."""
+        sequence = timeline.start.cumsum(1)
+        here = torch.arange(sequence.shape[1], device=sequence.device).expand_as(sequence)
+        if rows is not None:
+            sequence, here = gather_rows(sequence, rows), rows.at
+        allowed = (self.number > 0).unsqueeze(1) & (self.written.unsqueeze(1) <= here.unsqueeze(2))
+        allowed &= self.sequence.unsqueeze(1) == sequence.unsqueeze(2)
+        return allowed & _valid(timeline, rows).unsqueeze(2)
+
+    def number_at(self, timeline: Timeline, rows: Rows | None) -> Tensor:
+        """The number [B, R] that a row has that is an event itself."""
+        held = self.number.shape[1] - (timeline.mask.shape[1] if rows is None else rows.at.shape[1])
+        return self.number[:, held:]
+
+    def staying(self, timeline: Timeline, window: int | None, *, in_order: bool) -> Rows:
+        """Those that the next call can look at."""
+        stays = (self.number > 0) & (self.sequence == timeline.start.sum(1, keepdim=True))
+        if window is not None and in_order:
+            stays &= self.number > self.number.cummax(1).values[:, -1:] + 1 - window
+        elif window is not None:
+            stays &= self.position > timeline.position[:, -1:] - window
+        return compact(stays)
+
+
+def empty_cache(batch: int, heads: int, size: int, like: Tensor) -> CacheState:
+    """A cache with nothing in it."""
+    nothing = torch.zeros(batch, 0, heads, size, dtype=like.dtype, device=like.device)
+    return CacheState(
+        position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device), key=nothing, value=nothing.clone()
+    )
+
+
+def _valid(timeline: Timeline, rows: Rows | None) -> Tensor:
+    return timeline.mask if rows is None else rows.valid
+
+
+def _placed(x: Tensor, rows: Rows | None, timeline: Timeline, rotary: bool) -> tuple[Tensor, Tensor]:
+    """x [B, R, H, d] turned by its position [B, R], and that."""
+    position = timeline.position[:, :-1]
+    position = position if rows is None else gather_rows(position, rows)
+    return (_rotate(x, position) if rotary else x), position
+
+
+def _rotate(x: Tensor, position: Tensor) -> Tensor:
+    """Pairs of numbers turned by an angle that grows with the position, from one a position to one in 10,000."""
+    half = x.shape[-1] // 2
+    rate = 10_000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    angle = (position.unsqueeze(-1) * rate).unsqueeze(2)  # float64: positions may be large
+    sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, allowed: Tensor | None = None
+) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    mask = allowed.unsqueeze(1) if allowed is not None else None
+    found = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    return found.transpose(1, 2)

@@ -1,0 +1,159 @@
+"""Baselines: a mixer and a feed-forward part in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BaselineConfig, OutputConfig
+from torchcram.memory import RoutingPolicy, Timeline
+from torchcram.memory.state import TensorTree
+from torchcram.models.baselines import mixers
+from torchcram.models.baselines.mixers import Mixed, Mixer, Uncertain
+from torchcram.models.baselines.state import BaselineState, MixerState
+from torchcram.models.outputs import Heads
+from torchcram.models.sequence import SequenceModel, SequenceOutput
+
+_CATEGORIES = ("tokens", "labels")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BaselineLayer:
+    """What a layer did in one call."""
+
+    x: Tensor
+    state: MixerState | None
+    reads: Tensor
+    audits: Tensor
+    writes: Tensor
+    pairs: Tensor | None
+    losses: dict[str, Tensor]
+    early: dict[str, Tensor] | None = None
+    """What the heads would answer before the layer's attention, where that decides who attends."""
+
+
+class BaselineBlock(nn.Module):
+    """x ← x + mixer(norm(x)); x ← x + FFN(norm(x))."""
+
+    def __init__(self, config: BaselineConfig, layer: int) -> None:
+        super().__init__()
+        width = config.block.width
+        self.norm_mixer = nn.RMSNorm(width)
+        self.mixer = cast(Mixer, _mixer(config, layer))
+        if isinstance(self.mixer, Uncertain):
+            self.norm_early, self.norm_attention = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.early = Heads(width, [o for o in config.outputs if o.kind != "classification"])
+        self.norm_feed = nn.RMSNorm(width)
+        feed = config.block.feed_forward
+        self.feed = nn.Sequential(nn.Linear(width, feed), nn.GELU(), nn.Linear(feed, width))
+
+    def initial_state(self, batch: int) -> MixerState:
+        """Before anything was seen."""
+        return self.mixer.initial_state(batch)
+
+    def forward(self, x: Tensor, timeline: Timeline, state: MixerState, *, keep_state: bool) -> BaselineLayer:
+        """x [B, N, D]."""
+        x = timeline.clean(x)
+        u = self.norm_mixer(x)
+        early = None
+        if isinstance(self.mixer, Uncertain):
+            mixed, early = self._look_if_uncertain(self.mixer, x, u, timeline, state, keep=keep_state)
+        else:
+            mixed = self.mixer(u, timeline, state, keep=keep_state)
+        x = x + mixed.value
+        x = timeline.clean(x + self.feed(self.norm_feed(x)))
+        return BaselineLayer(
+            x=x,
+            state=mixed.state if keep_state else None,
+            reads=mixed.reads,
+            audits=torch.zeros_like(mixed.reads),
+            writes=mixed.writes,
+            pairs=mixed.pairs,
+            losses=mixed.losses,
+            early=early if self.training else None,
+        )
+
+    def compile_parts(self) -> None:
+        """Compile the layer; where the number of rows is known only when it runs, the compiler breaks it up."""
+        self.compile()
+
+    def _look_if_uncertain(
+        self, mixer: Uncertain, x: Tensor, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool
+    ) -> tuple[Mixed, dict[str, Tensor]]:
+        cheap = mixer.space(u, timeline, state, keep=keep)
+        x = x + cheap.value
+        answers, _ = self.early(self.norm_early(x), timeline, None)
+        chosen = mixer.uncertain(_entropy(answers, self.early.outputs), timeline.mask)
+        looked = mixer.look(self.norm_attention(x), timeline, state, chosen, keep=keep)
+        after = MixerState(cache=looked.state.cache, space=cheap.state.space, recent=cheap.state.recent)
+        return looked._replace(value=cheap.value + looked.value, state=after), answers
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BaselineOutput(SequenceOutput[BaselineLayer, BaselineState]):
+    """What a `Baseline` returns."""
+
+    @property
+    def early(self) -> tuple[dict[str, Tensor], ...]:
+        """In training: what the heads of layers answer that look back only where they are uncertain."""
+        return tuple(layer.early for layer in self.layers if layer.early is not None)
+
+
+class Baseline(SequenceModel[BaselineLayer, BaselineState]):
+    """A model that CRAM is compared with: the same inputs, outputs, state and ledger around other layers."""
+
+    config: BaselineConfig
+    state_kind = BaselineState
+    output_kind = BaselineOutput
+
+    def make_blocks(self) -> Iterator[BaselineBlock]:
+        """The layers."""
+        return (BaselineBlock(self.config, layer) for layer in range(self.config.layers))
+
+    def run_blocks(
+        self,
+        x: Tensor,
+        timeline: Timeline,
+        states: Sequence[TensorTree],
+        policy: RoutingPolicy,
+        *,
+        keep_state: bool,
+    ) -> list[BaselineLayer]:
+        """x [B, N, D] through all layers. Of a policy nothing applies: each has one way to choose who attends."""
+        layers: list[BaselineLayer] = []
+        for block, state in zip(self.blocks, states, strict=True):
+            layers.append(block(x, timeline, state, keep_state=keep_state))
+            x = layers[-1].x
+        return layers
+
+
+def _mixer(config: BaselineConfig, layer: int) -> nn.Module:
+    match config.mixer:
+        case "attention" if config.attention.slots is not None:
+            return mixers.SlottedAttention(config)
+        case "attention":
+            return mixers.Attention(config)
+        case "space":
+            return mixers.Attention(config) if config.attends(layer) else mixers.SelectiveSpace(config)
+        case "boat":
+            return mixers.Boat(config)
+        case "switch":
+            return mixers.Switch(config, round(config.switch * layer / max(1, config.layers - 1)))
+        case "depth":
+            return mixers.Depth(config)
+        case "entropy":
+            return mixers.Uncertain(config)
+
+
+def _entropy(answers: dict[str, Tensor], outputs: Sequence[OutputConfig]) -> Tensor:
+    """[B, N]: of the answers of all heads together, in nats."""
+    return torch.stack([_entropy_of(answers[o.name].detach()) for o in outputs if o.kind in _CATEGORIES]).sum(0)
+
+
+def _entropy_of(logits: Tensor) -> Tensor:
+    log = torch.log_softmax(logits.float(), dim=-1)
+    return -(log.exp() * log).sum(-1)

@@ -1,0 +1,61 @@
+"""Models from their configs, and configs of a given size."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from torchcram.config import BASELINES, PRESETS, BaselineConfig, CramConfig, ModelConfig
+from torchcram.models import folder
+from torchcram.models.baselines import Baseline
+from torchcram.models.cram import Cram
+from torchcram.models.sequence import AnyModel
+from torchcram.strict import reject
+
+
+def build(config: ModelConfig) -> AnyModel:
+    """An untrained model."""
+    if isinstance(config, CramConfig):
+        return Cram(config)
+    if isinstance(config, BaselineConfig):
+        return Baseline(config)
+    raise ValueError(f"there is no model for a {type(config).__name__}")
+
+
+def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> AnyModel:
+    """Read a model of any kind from a folder that `save_pretrained` wrote, ready for evaluation."""
+    config, weights = folder.load(path)
+    model = build(config)
+    folder.fill(model, weights, path)
+    return model.to(device).eval()
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many numbers a model of this config learns."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in build(config).parameters())
+
+
+def baseline(name: str, preset: str, like: CramConfig) -> BaselineConfig:
+    """The config of a baseline (`BASELINES`), with the inputs, outputs and number of parameters of a CRAM.
+
+    The width of the feed-forward layers makes up for what the mixers differ in.
+    """
+    if name not in BASELINES:
+        reject("model", name, ", ".join(["cram", *BASELINES]))
+    size = PRESETS[preset]
+    data = {"layers": like.layers, "inputs": like.inputs, "outputs": like.outputs, "block": {**size["block"]}}
+    config = BaselineConfig.from_dict({**data, "mixer": BASELINES[name]["mixer"], "attention": dict(size["episodic"])})
+    config = config.override(BASELINES[name])
+    return matched(config, parameters(like))
+
+
+def matched(config: BaselineConfig, wanted: int) -> BaselineConfig:
+    """The same with as many parameters as wanted, as nearly as whole hidden units allow."""
+    width = config.block.width
+    least = config.override({"block.expansion": 1 / width})
+    units = 1 + round((wanted - parameters(least)) / (config.layers * (2 * width + 1)))
+    if units < 1:
+        reject("model", config.mixer, f"one that leaves some of {wanted} parameters to the feed-forward layers")
+    return config.override({"block.expansion": units / width})

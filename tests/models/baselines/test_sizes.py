@@ -1,0 +1,80 @@
+"""Baselines as large as CRAM, from a name."""
+
+import pytest
+import torch
+
+from torchcram.config import BASELINES, PRESETS, CramConfig
+from torchcram.models import Baseline, Cram, baseline, build, load, matched, parameters
+from torchcram.tasks import Srcd
+
+
+def cram(preset: str) -> CramConfig:
+    task = Srcd()
+    config = CramConfig.preset(preset, inputs=task.inputs, outputs=task.outputs)
+    return config.override({"contradiction.rank": 64})
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_have_as_many_parameters(name, preset):
+    like = cram(preset)
+    config = baseline(name, preset, like)
+    assert parameters(config) == pytest.approx(parameters(like), rel=0.01)
+    assert (config.layers, config.block.width) == (like.layers, like.block.width)
+    assert (config.inputs, config.outputs) == (like.inputs, like.outputs)
+
+
+def test_parameters_are_those_of_the_model():
+    config = baseline("jamba", "tiny", cram("tiny"))
+    assert parameters(config) == sum(p.numel() for p in build(config).parameters())
+
+
+def test_a_mixer_can_be_too_large():
+    with pytest.raises(ValueError, match="leaves some of 1000 parameters"):
+        matched(baseline("mamba", "tiny", cram("tiny")), 1000)
+
+
+def test_an_unknown_baseline_is_told():
+    with pytest.raises(ValueError, match="model = 'rnn' is not possible; allowed: cram, transformer, "):
+        baseline("rnn", "tiny", cram("tiny"))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4, 8, 12])
+def test_jamba_attends_in_one_layer_of_each_group(layers):
+    config = baseline("jamba", "tiny", cram("tiny")).override({"layers": layers})
+    attending = [layer for layer in range(layers) if config.attends(layer)]
+    assert attending == {1: [0], 2: [1], 4: [2], 8: [4], 12: [4]}[layers]
+
+
+def test_a_folder_knows_which_model_it_holds(tmp_path):
+    config = baseline("seqboat", "tiny", cram("tiny"))
+    model = build(config)
+    model.save_pretrained(tmp_path / "boat")
+    again = load(tmp_path / "boat")
+    assert isinstance(again, Baseline)
+    assert again.config == config
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
+    with pytest.raises(ValueError, match="another kind of model"):
+        Cram.from_pretrained(tmp_path / "boat")
+    Cram(cram("tiny")).save_pretrained(tmp_path / "cram")
+    assert isinstance(load(tmp_path / "cram"), Cram)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention.heads": 5}, "attention.heads = 5"),
+        ({"attention.slots": 4, "attention.window": 4}, "attention.slots = 4"),
+        ({"every": 2}, "every = 2 is not possible; allowed: None but with mixer='space'"),
+        ({"mixer": "space", "attention.slots": 4}, "attention.slots = 4"),
+        ({"space.head": 7}, "space.head = 7"),
+        ({"mixer": "recurrent"}, "mixer = 'recurrent'"),
+        ({"capacity": 0.0}, "capacity = 0.0"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_told(changes, message):
+    config = baseline("transformer", "tiny", cram("tiny"))
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        config.override(changes)

@@ -1,0 +1,152 @@
+"""Baselines fed whole, in chunks, padded or packed: the same."""
+
+import pytest
+import torch
+
+from tests.models.feeding import assert_close, assert_same_state, feed, predictions, random_sizes, routing, total
+from torchcram.config import BASELINES, BaselineConfig, InputConfig, OutputConfig, TokenField
+from torchcram.memory import RoutingPolicy
+from torchcram.models import Baseline, BaselineState
+
+LENGTH = 90
+SMALL = {"attention.window": 7, "attention.slots": 5, "every": 2, "switch": 30}
+CASES = {name: {} for name in BASELINES} | {
+    "window of one": {"attention.window": 1},
+    "boat without window": {"mixer": "boat"},
+    "without convolution": {"mixer": "space", "space.convolution": 1},
+    "switch without convolution": {"mixer": "switch", "switch": 30, "space.convolution": 1},
+    "depth in a window": {"mixer": "depth", "attention.window": 5},
+    "surely uncertain": {"mixer": "entropy", "deviations": -10.0},
+}
+
+
+def make(case: str, seed: int = 0) -> Baseline:
+    """A model whose tokens differ in what they do."""
+    changes = {**BASELINES.get(case, {}), **CASES[case]}
+    changes = {name: SMALL.get(name, value) if not CASES[case] else value for name, value in changes.items()}
+    config = BaselineConfig(
+        mixer="attention",
+        layers=3,
+        inputs=InputConfig(tokens=(TokenField(name="tokens", vocabulary=16),)),
+        outputs=(OutputConfig(name="tokens", kind="tokens", size=16),),
+    ).override({"block.width": 16, "attention.heads": 2, "space.size": 6, "space.head": 8, **changes})
+    torch.manual_seed(seed)
+    model = Baseline(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter *= 2
+        for block in model.blocks:
+            if config.mixer == "depth":
+                block.mixer.predictor[2].weight *= 4
+            if config.mixer == "entropy" and config.deviations > 0:
+                block.mixer.mean.fill_(2.4)
+    return model.eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_any_chunking_gives_the_same(case, events):
+    model = make(case)
+    tokens, dt = events(2, LENGTH, seed=11)
+    whole = model(tokens, dt=dt)
+    for sizes in ([1] * LENGTH, random_sizes(LENGTH, seed=1), [LENGTH - 1, 1]):
+        outs = feed(model, tokens, sizes, dt=dt)
+        assert torch.equal(routing(outs), whole.routing)
+        assert_close(predictions(outs), whole.logits, atol=2e-5)
+        assert_same_state(outs[-1].state, whole.state)
+        assert total(outs) == whole.ledger()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "surely uncertain"])
+def test_tokens_do_different_things(case, events):
+    """Otherwise many mistakes would not show."""
+    tokens, dt = events(2, LENGTH, seed=11)
+    model = make(case)
+    share = model(tokens, dt=dt).routing.double().mean()
+    if model.config.mixer in ("boat", "depth", "entropy", "switch"):
+        assert 0.1 < share < 0.9
+    elif model.config.mixer == "space":
+        assert share == (1 / 3 if model.config.every else 0)
+    else:
+        assert share == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_padding_changes_nothing(case, events):
+    model = make(case)
+    tokens, dt = events(2, LENGTH, seed=12)
+    alone = model(tokens, dt=dt)
+    wide, real = LENGTH + 20, torch.zeros(2, LENGTH + 20, dtype=torch.bool)
+    for row in range(2):
+        real[row, torch.randperm(wide, generator=torch.Generator().manual_seed(row))[:LENGTH].sort().values] = True
+    padded, gaps = torch.full((2, wide), 7), torch.full((2, wide), 99.0)
+    padded[real], gaps[real] = tokens.flatten(), dt.flatten()
+    out = model(padded, dt=gaps, mask=real)
+    assert_close(out.logits[real], alone.logits.flatten(0, 1), atol=2e-5)
+    assert torch.equal(out.routing[real], alone.routing.flatten(0, 1))
+    assert not out.routing[~real].any()
+    assert_same_state(out.state, alone.state)
+    assert out.ledger() == alone.ledger()
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_packed_sequences_do_not_touch(case, events):
+    model = make(case)
+    tokens, dt = events(1, LENGTH, seed=13)
+    sizes = [30, 1, 39, 20]
+    start = torch.zeros(1, LENGTH, dtype=torch.bool)
+    start[0, [0, 30, 31, 70]] = True
+    packed = model(tokens, dt=dt, start=start)
+    alone = [model(*parts[:1], dt=parts[1]) for parts in zip(tokens.split(sizes, 1), dt.split(sizes, 1), strict=True)]
+    assert_close(packed.logits, predictions(alone), atol=2e-5)
+    assert torch.equal(packed.routing, routing(alone))
+    assert packed.ledger() == total(alone)
+    going_on = feed(model, tokens, [50, 40], dt=dt, start=start)
+    assert_close(predictions(going_on), packed.logits, atol=2e-5)
+    last = dict(alone[-1].state.named_tensors())
+    for name, x in packed.state.named_tensors():
+        if name.split(".")[-1] == "position" and x.dim() > 1:
+            assert sorted(x[x >= 0].tolist()) == sorted(last[name][last[name] >= 0].tolist())
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_states_can_be_saved_split_and_joined(name, events, tmp_path):
+    model = make(name)
+    tokens, dt = events(3, 40, seed=14)
+    with torch.no_grad():
+        state = model(tokens, dt=dt).state
+        parts = [model(tokens[i : i + 1, : 20 + 5 * i], dt=dt[i : i + 1, : 20 + 5 * i]).state for i in range(3)]
+    state.save(tmp_path / "state")
+    assert_same_state(BaselineState.load(tmp_path / "state"), state)
+    joined = BaselineState.join(parts)
+    with torch.no_grad():
+        together = model(tokens[:, :10], dt=dt[:, :10], state=joined)
+        for row, part in enumerate(parts):
+            each = model(tokens[row : row + 1, :10], dt=dt[row : row + 1, :10], state=part)
+            assert_close(together.logits[row : row + 1], each.logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_parameters_learn(case, events):
+    model = make(case).train()
+    tokens, dt = events(4, LENGTH, seed=15)
+    out = model(tokens, dt=dt, keep_state=False)
+    assert out.state is None
+    targets = tokens.roll(-1, 1).flatten()
+    loss = sum(
+        torch.nn.functional.cross_entropy(p["tokens"].flatten(0, 1), targets) for p in (out.predictions, *out.early)
+    )
+    (loss + sum(out.losses.values())).backward()
+    without = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    unused = {f"blocks.{i}.mixer.memory.mix" for i in range(3)} if "slots" in case else set()
+    assert without == unused
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_policy_with_actions_is_refused(events):
+    tokens, dt = events(1, 5, seed=1)
+    with pytest.raises(ValueError, match="for models with a router"):
+        make("transformer")(tokens, dt=dt, policy=RoutingPolicy(actions=torch.zeros(1, 5, 3, dtype=torch.long)))
