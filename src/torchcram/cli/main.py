@@ -51,7 +51,11 @@ def demo(
 @app.command()
 def train(
     task: Annotated[
-        str, typer.Argument(help="The task or variant: srcd, novel, two-token, zipf, long, override, drift, stream.")
+        str,
+        typer.Argument(
+            help="The task: srcd, or a variant of it (novel, two-token, zipf, long, override, drift, stream); mqar, "
+            "forgetting-mqar, associative, copying, induction."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     model: Annotated[

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import torch
 
+from torchcram import tasks
 from torchcram.consolidation.config import Schedule
 from torchcram.strict import check_choice, reject
-from torchcram.tasks import Srcd
 from torchcram.training import recipes
 from torchcram.training.config import RunConfig
 
@@ -33,7 +33,7 @@ def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
         if not name.startswith("model."):
             raise ValueError(f"--set {name}=… is not possible here; allowed: task.… and model.…")
     config = config.override({"settings": {**config.settings, **settings}}).override(others)
-    task = Srcd.variant(config.task, **config.settings)
+    task = tasks.make(config.task, **config.settings)
     if (task.inputs, task.outputs) != (config.model.inputs, config.model.outputs):
         raise ValueError(
             "the model was made for other keys or values; patterns, novel_keys and values must stay as they are"

@@ -25,7 +25,8 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
     for path in paths:
         trainer = load(path, device)
         config, task = trainer.config, trainer.task
-        assert isinstance(task, Srcd)
+        if not isinstance(task, Srcd):
+            raise ValueError(f"{path} was trained on {config.task}; only SRCD has memories that go stale")
         known = {
             **facts(trainer),
             "signal": config.consolidation.signal,

@@ -28,7 +28,11 @@ def show_evaluation(what: str, row: Row) -> None:
         f"[bold]{what}[/bold]: {row['model']} {row['preset']}, {row['task']}, N = {row['length']}, seed {row['seed']}",
         f"  accuracy  {share('accuracy')} ({parts})",
         f"  reads     {share('reads')} of the positions{times}; {share('layer_reads')} in a layer",
-        f"  dynamics  error {_short(row.get('dynamics_mse'))}, at least {_short(row.get('dynamics_floor'))}",
+        *(
+            [f"  dynamics  error {_short(row['dynamics_mse'])}, at least {_short(row['dynamics_floor'])}"]
+            if "dynamics_mse" in row
+            else []
+        ),
         f"  training  {row['steps']} steps, {'never released' if released is None else f'released at step {released}'}",
     )
     excess, tolerance = row.get("excess"), row.get("tolerance")

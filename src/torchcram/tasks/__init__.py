@@ -1,6 +1,21 @@
 """Tasks: data, loss and metrics. They know no model."""
 
+from torchcram.tasks.names import NAMES, make
+from torchcram.tasks.recall import Copying, CopyingConfig, Induction, Mqar, MqarConfig, TokenTaskConfig
 from torchcram.tasks.srcd import Srcd, SrcdConfig
 from torchcram.tasks.task import Examples, Task
 
-__all__ = ["Examples", "Srcd", "SrcdConfig", "Task"]
+__all__ = [
+    "NAMES",
+    "Copying",
+    "CopyingConfig",
+    "Examples",
+    "Induction",
+    "Mqar",
+    "MqarConfig",
+    "Srcd",
+    "SrcdConfig",
+    "Task",
+    "TokenTaskConfig",
+    "make",
+]

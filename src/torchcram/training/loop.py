@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchcram import processes
+from torchcram import processes, tasks
 from torchcram.consolidation import Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram, build
-from torchcram.tasks import Examples, Srcd, Task
+from torchcram.tasks import Examples, Task
 from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
@@ -103,7 +103,7 @@ class Trainer:
         self.device = self.world.device
         self.say = say
         torch.manual_seed(config.seed)
-        self.task: Task = Srcd.variant(config.task, **config.settings)
+        self.task: Task = tasks.make(config.task, **config.settings)
         self.model = build(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
         if config.compile:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchcram import tasks
 from torchcram.config import CramConfig
 from torchcram.consolidation.config import ConsolidationConfig, Schedule
 from torchcram.models import baseline
 from torchcram.strict import reject
-from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 
 COMMON: Mapping[str, Any] = {"model.contradiction.rank": 64}
@@ -45,6 +45,11 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
         "model.contradiction.rank": 0,
         "task.length": 512,
         "batch": 32,
+    },
+    # A binding is two tokens here too, the value right after its key; and nothing recurs that could be contradicted.
+    **{
+        task: {"model.episodic.convolution": 2, "model.contradiction.rank": 0, "batch": 64}
+        for task in ("mqar", "forgetting-mqar", "associative", "copying", "induction")
     },
 }
 """What a task needs of a model and a run, likewise; `task.` is for the task's own settings."""
@@ -88,7 +93,7 @@ def configure(
     needs = dict(TASKS.get(task, {}))
     own = {name.removeprefix("task."): needs.pop(name) for name in tuple(needs) if name.startswith("task.")}
     settings = {**own, **(settings or {})}
-    made = Srcd.variant(task, **settings)
+    made = tasks.make(task, **settings)
     cram = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
     cram = cram.override({"episodic.trained_length": max(2, made.length)})
     size = "large" if preset == "paper" else preset

@@ -1,0 +1,247 @@
+"""Recall from one sequence alone: nothing recurs from one to the next, so there is nothing to learn by heart."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchcram.config import InputConfig, OutputConfig, TokenField
+from torchcram.draws import Draws
+from torchcram.strict import StrictConfig, check_integer, check_number, reject
+from torchcram.tasks.task import Examples
+
+FILLER, STORE, NOVEL, OVERRIDDEN = range(4)
+_NONE = -100  # target of a position that is not scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTaskConfig(StrictConfig):
+    """What these tasks have in common."""
+
+    length: int = 256
+    """N, positions of a sequence."""
+    vocabulary: int = 8192
+    """Tokens there are."""
+
+    def __post_init__(self) -> None:
+        check_integer("task.length", self.length, 2)
+        check_integer("task.vocabulary", self.vocabulary, 4)
+
+
+class TokenTask(ABC):
+    """One stream of tokens, and an answer, also a token, wherever something is asked."""
+
+    name: str
+    main = "token"
+    weights: Mapping[str, float] = {"token": 1.0}
+    patterns = 0
+    kinds: tuple[str, ...] = ("filler", "store", "novel")
+
+    def __init__(self, config: TokenTaskConfig) -> None:
+        self.config = config
+
+    @property
+    def inputs(self) -> InputConfig:
+        return InputConfig(tokens=(TokenField(name="token", vocabulary=self.config.vocabulary),))
+
+    @property
+    def outputs(self) -> tuple[OutputConfig, ...]:
+        return (OutputConfig(name="token", kind="labels", size=self.config.vocabulary),)
+
+    @property
+    def length(self) -> int:
+        return self.config.length
+
+    def batch(self, *, seed: int, step: int, rows: range, device: torch.device | str = "cpu") -> Examples:
+        """Rows of the batch of a step."""
+        number = torch.arange(rows.start, rows.stop, rows.step, device=device)
+        tokens, target, kind = self.make(Draws(seed=seed, step=step, rows=number))
+        return Examples(
+            inputs={"token": tokens},
+            dt=torch.ones(tokens.shape, device=device),
+            targets={"token": target},
+            kind=kind.to(torch.int8),
+            pattern=torch.full_like(tokens, -1),
+        )
+
+    @abstractmethod
+    def make(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, targets and kinds, all [B, N] int64."""
+
+    def losses(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
+        """Cross-entropy in nats a query."""
+        logits, target = predictions["token"].flatten(0, 1), examples.targets["token"].flatten()
+        return {"token": torch.nn.functional.cross_entropy(logits, target, ignore_index=_NONE)}
+
+    def scored(self, examples: Examples) -> dict[str, Tensor]:
+        """Queries."""
+        return {"token": (examples.kind >= NOVEL).sum()}
+
+    def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
+        right = predictions["token"].argmax(-1) == examples.targets["token"]
+        found = {"positions": torch.tensor(examples.kind.numel(), device=right.device)}
+        for number, kind in enumerate(self.kinds[NOVEL:], start=NOVEL):
+            found[kind] = (examples.kind == number).sum()
+            found[f"{kind}_right"] = (right & (examples.kind == number)).sum()
+        return found
+
+    def metrics(self, counts: Mapping[str, float]) -> dict[str, float | None]:
+        kinds = self.kinds[NOVEL:]
+        queries = sum(counts[kind] for kind in kinds)
+        least = queries / counts["positions"]
+        return {
+            "accuracy": sum(counts[f"{kind}_right"] for kind in kinds) / max(1, queries),
+            "accuracy_recurring": None,
+            **{f"accuracy_{kind}": counts[f"{kind}_right"] / max(1, counts[kind]) for kind in kinds},
+            "opt": least,
+            "static_bound": least,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarConfig(TokenTaskConfig):
+    """The settings of multi-query associative recall."""
+
+    pairs: int = 32
+    """K, keys that a sequence binds."""
+    power: float = 0.01
+    """a of the law a · gap^(a - 1) of how long after the bindings a key is asked for."""
+    rebound: float = 0.0
+    """Share of the keys that are bound once more, to another value, before any is asked for."""
+    last: bool = False
+    """One key alone is asked for, at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("task.pairs", self.pairs, 1)
+        check_number("task.power", self.power, 0, 1, open_low=True)
+        check_number("task.rebound", self.rebound, 0, 1)
+        if self.vocabulary // 2 - 1 < self.pairs or self.vocabulary - self.vocabulary // 2 < 2 * self.pairs:
+            reject("task.vocabulary", self.vocabulary, f"at least {4 * self.pairs + 2}, so that keys and values differ")
+        if self.room < (1 if self.last else self.pairs):
+            least = 2 * self.stores + (2 if self.last else 2 * self.pairs)
+            reject("task.length", self.length, f"at least {least}, to bind and ask for {self.pairs} keys")
+
+    @property
+    def again(self) -> int:
+        """Keys that are bound twice."""
+        return round(self.rebound * self.pairs)
+
+    @property
+    def stores(self) -> int:
+        """Bindings, each of two tokens."""
+        return self.pairs + self.again
+
+    @property
+    def room(self) -> int:
+        """Pairs of positions after them."""
+        return (self.length - 2 * self.stores) // 2
+
+
+class Mqar(TokenTask):
+    """Multi-query associative recall, as the zoology benchmark defines it: keys and values first, then questions.
+
+    K keys, each followed by its value; later each key comes once more, after a gap that follows a power law, and there
+    its value is the answer. Everything else is noise. Keys come from the lower half of the vocabulary, values from the
+    upper. Bindings are made afresh for every sequence. With `rebound`, the latest binding counts.
+    """
+
+    name = "mqar"
+    config: MqarConfig
+
+    def __init__(self, config: MqarConfig | None = None) -> None:
+        super().__init__(config or MqarConfig())
+        self.kinds = (*TokenTask.kinds, *(("overridden",) if self.config.again else ()))
+
+    def make(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.config
+        half = c.vocabulary // 2
+        keys = 1 + draws.order(0, half - 1)[:, : c.pairs]
+        values = half + draws.order(1, c.vocabulary - half)[:, : c.stores]
+        # The first `again` keys are bound once more.
+        stored = torch.cat([keys, keys[:, : c.again]], dim=1)
+        bound = torch.stack([stored, values], dim=2).flatten(1)
+        counts = torch.cat([values[:, c.pairs :], values[:, c.again : c.pairs]], dim=1)
+
+        at = 2 * c.stores + self._gaps(draws)
+        which = torch.arange(c.pairs, device=at.device) < c.again
+        kinds = torch.where(which, OVERRIDDEN, NOVEL).expand_as(keys)
+        # Keys are in no order: if one alone is asked for, the last will do.
+        asked, answer, kinds = (part[:, -at.shape[1] :] for part in (keys, counts, kinds))
+        tokens = draws.integers(3, c.length) % c.vocabulary
+        tokens = torch.cat([bound, tokens[:, bound.shape[1] :]], dim=1).scatter(1, at, asked)
+        target = torch.full_like(tokens, _NONE).scatter(1, at, answer)
+        kind = torch.full_like(tokens, FILLER)
+        kind[:, : bound.shape[1]] = STORE
+        return tokens, target, kind.scatter(1, at, kinds)
+
+    def _gaps(self, draws: Draws) -> Tensor:
+        """Where each key is asked for [B, K], counted from the end of the bindings: no two at one place."""
+        c = self.config
+        if c.last:
+            return torch.full((len(draws.rows), 1), c.length - 1 - 2 * c.stores, device=draws.rows.device)
+        steps = torch.arange(1, c.room + 1, dtype=torch.float64, device=draws.rows.device)
+        # The largest of log p + Gumbel noise are a draw without replacement.
+        noise = -(-draws.uniform(2, c.room).log()).log()
+        drawn = ((c.power - 1) * steps.log() + noise).topk(c.pairs, dim=1).indices
+        return 2 * drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyingConfig(TokenTaskConfig):
+    """The settings of selective copying."""
+
+    vocabulary: int = 18
+    """Tokens there are: those to copy, and two more, for nothing and for "now"."""
+    items: int = 16
+    """Tokens to copy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("task.items", self.items, 1)
+        if 2 * self.items > self.length:
+            reject("task.items", self.items, f"at most half of the length, {self.length}")
+
+
+class Copying(TokenTask):
+    """Selective copying: a few tokens scattered among blanks, to be told in their order at the end."""
+
+    name = "copying"
+    config: CopyingConfig
+
+    def __init__(self, config: CopyingConfig | None = None) -> None:
+        super().__init__(config or CopyingConfig())
+
+    def make(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.config
+        before = c.length - c.items
+        items = 2 + draws.integers(0, c.items) % (c.vocabulary - 2)
+        at = draws.order(1, before)[:, : c.items].sort(1).values
+        blank = torch.zeros(len(draws.rows), c.length, dtype=torch.int64, device=draws.rows.device)
+        tokens, kind, target = blank.scatter(1, at, items), blank.scatter(1, at, STORE), torch.full_like(blank, _NONE)
+        tokens[:, before:] = 1
+        kind[:, before:] = NOVEL
+        target[:, before:] = items
+        return tokens, target, kind
+
+
+class Induction(TokenTask):
+    """Induction: what came after a mark, asked for by the same mark at the end."""
+
+    name = "induction"
+
+    def __init__(self, config: TokenTaskConfig | None = None) -> None:
+        super().__init__(config or TokenTaskConfig(vocabulary=16))
+
+    def make(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        c = self.config
+        tokens = 1 + draws.integers(0, c.length) % (c.vocabulary - 1)
+        at = draws.integers(1, 1) % max(1, c.length - 2)
+        last = torch.full_like(at, c.length - 1)
+        kind = torch.zeros_like(tokens).scatter(1, at, STORE).scatter(1, at + 1, STORE).scatter(1, last, NOVEL)
+        target = torch.full_like(tokens, _NONE).scatter(1, last, tokens.gather(1, at + 1))
+        return tokens.scatter(1, at, 0).scatter(1, last, 0), target, kind

@@ -1,0 +1,138 @@
+"""Tasks of recall: what they ask for is what was told, and where."""
+
+import pytest
+import torch
+
+from torchcram.tasks import NAMES, Mqar, MqarConfig, make
+
+SMALL = {
+    "mqar": {"length": 64, "pairs": 8, "vocabulary": 128},
+    "forgetting-mqar": {"length": 64, "pairs": 8, "vocabulary": 128},
+    "associative": {"length": 32, "pairs": 8, "vocabulary": 128},
+    "copying": {"length": 40, "items": 6},
+    "induction": {"length": 20},
+}
+
+
+def batch(name, rows=range(50), step=3, **settings):
+    task = make(name, **{**SMALL[name], **settings})
+    return task, task.batch(seed=1, step=step, rows=rows)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_rows_do_not_depend_on_who_makes_them(name):
+    _, whole = batch(name)
+    _, part = batch(name, rows=range(20, 30))
+    for mine, all_ in ((part.inputs, whole.inputs), (part.targets, whole.targets)):
+        assert torch.equal(mine["token"], all_["token"][20:30])
+    assert torch.equal(part.kind, whole.kind[20:30])
+    assert not torch.equal(whole.inputs["token"], batch(name, step=4)[1].inputs["token"])
+
+
+@pytest.mark.parametrize("name", ["mqar", "forgetting-mqar", "associative"])
+def test_a_key_is_answered_with_what_was_bound_last(name):
+    task, examples = batch(name)
+    stores, asked = 2 * task.config.stores, []
+    for tokens, target, kind in zip(
+        examples.inputs["token"].tolist(), examples.targets["token"].tolist(), examples.kind.tolist(), strict=True
+    ):
+        bound, times = {}, {}
+        for key, value in zip(tokens[:stores:2], tokens[1:stores:2], strict=True):
+            assert 1 <= key < 64 <= value < 128
+            times[key] = times.get(key, 0) + 1
+            assert bound.get(key) != value
+            bound[key] = value
+        assert len(bound) == task.config.pairs
+        assert kind[:stores] == [1] * stores
+        places = [t for t, answer in enumerate(target) if answer != -100]
+        assert len(places) == (1 if name == "associative" else task.config.pairs)
+        for t in places:
+            assert t >= stores
+            assert target[t] == bound[tokens[t]]
+            assert kind[t] == (3 if times[tokens[t]] > 1 else 2)
+            asked.append(t)
+        assert len({tokens[t] for t in places}) == len(places)
+        assert all(kind[t] == 0 for t in range(stores, len(tokens)) if t not in places)
+    if name == "associative":
+        assert set(asked) == {task.length - 1}
+    else:
+        assert len(set(asked)) > 10
+
+
+def test_gaps_follow_a_power_law():
+    """Half of the pairs of positions are taken, the early ones more often; with a = 1 all alike."""
+    for power, ratio in ((0.01, 2.0), (1.0, 1.0)):
+        task = Mqar(MqarConfig(length=16 + 2 * 64, pairs=8, vocabulary=64, power=power))
+        asked = task.batch(seed=0, step=0, rows=range(4000)).kind[:, 16::2] == 2
+        share = asked.double().mean(0)
+        assert share.sum() == pytest.approx(8)
+        early, late = share[:8].mean(), share[-32:].mean()
+        assert early / late == pytest.approx(1, abs=0.15) if ratio == 1 else early / late > 5
+
+
+def test_keys_and_values_are_fresh_in_every_sequence():
+    _, examples = batch("mqar", rows=range(400))
+    first = examples.inputs["token"][:, 0]
+    assert torch.bincount(first, minlength=64)[1:].max() < 20
+    assert len(first.unique()) > 55
+
+
+def test_copying_tells_the_items_in_order():
+    task, examples = batch("copying")
+    tokens, target = examples.inputs["token"], examples.targets["token"]
+    for row in range(len(tokens)):
+        items = tokens[row][tokens[row] > 1]
+        assert len(items) == 6
+        assert torch.equal(target[row, -6:], items)
+        assert (tokens[row, -6:] == 1).all()
+    assert (target[:, :-6] == -100).all()
+    assert task.inputs.tokens[0].vocabulary == 18
+
+
+def test_induction_asks_for_what_came_after_the_mark():
+    _, examples = batch("induction", rows=range(300))
+    tokens, target = examples.inputs["token"], examples.targets["token"]
+    marks = tokens == 0
+    assert (marks.sum(1) == 2).all()
+    assert marks[:, -1].all()
+    first = marks.long().argmax(1)
+    assert torch.equal(target[:, -1], tokens.gather(1, first.unsqueeze(1) + 1).squeeze(1))
+    assert len(first.unique()) == 18
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_metrics_count_what_is_right(name):
+    task, examples = batch(name)
+    size = task.outputs[0].size
+    perfect = {"token": torch.nn.functional.one_hot(examples.targets["token"].clamp_min(0), size).double()}
+    counts = {key: float(value) for key, value in task.counts(perfect, examples).items()}
+    metrics = task.metrics(counts)
+    assert metrics["accuracy"] == metrics["accuracy_novel"] == 1
+    assert metrics["opt"] == (examples.kind >= 2).double().mean()
+    assert int(task.scored(examples)["token"]) == int((examples.targets["token"] != -100).sum())
+    assert task.losses(perfect, examples)["token"] < task.losses({"token": -perfect["token"]}, examples)["token"]
+    wrong = task.metrics(
+        {key: float(value) for key, value in task.counts({"token": -perfect["token"]}, examples).items()}
+    )
+    assert wrong["accuracy"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("mqar", {"length": 64, "pairs": 20}, "task.length = 64 is not possible; allowed: at least 80"),
+        ("mqar", {"vocabulary": 64}, "task.vocabulary = 64"),
+        ("copying", {"items": 200}, "task.items = 200"),
+        ("recall", {}, "task = 'recall' is not possible; allowed: srcd, novel, "),
+        ("mqar", {"keys": 3}, "has no field 'keys'"),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_told(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, **settings)
+
+
+def test_every_task_has_a_name_that_makes_it():
+    for name in NAMES:
+        assert make(name).length > 1
