@@ -185,7 +185,7 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "chess"], "variant = 'chess' is not possible"),
+        (["train", "chess"], "task = 'chess' is not possible"),
         (["train", "srcd", "--preset", "huge"], "preset = 'huge' is not possible"),
         (["train", "srcd", "--set", "optimizer.rat=1"], "optimizer has fields: rate"),
         (["train", "srcd", "--set", "steps"], "--set 'steps' is not possible; allowed: a.b=c"),

@@ -100,6 +100,44 @@ def train(
 
 
 @app.command()
+def sweep(
+    task: Annotated[str, typer.Argument(help="The task, as for train.")],
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            help="What to vary: optimizer.rate=1e-3,3e-3, seed=0,1,2, model=cram,mamba, consolidation.price=…"
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="The model, as for train.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Size of the models.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="As for train.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting of all runs.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    rows: Annotated[int, typer.Option(help="Held-out sequences each is evaluated on.", min=1)] = 512,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """Train every combination of some settings, side by side; stopped and started again, it goes on."""
+    from torchcram.cli.sweep import run
+
+    options = {"model": model, "preset": preset, "schedule": schedule}
+    done = run(
+        task,
+        out,
+        vary=vary,
+        changes=set_ or [],
+        options=options,
+        workers=workers,
+        rows=rows,
+        device=device,
+        json=json,
+    )
+    if not done:
+        raise typer.Exit(1)
+
+
+@app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     set_: Annotated[

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -47,7 +48,9 @@ def run(
         prepare(device)
         world = stack.enter_context(launched(device, parallel))
         console = Console(highlight=False, quiet=not world.first)
-        stopping = stack.enter_context(_signals(speak=world.first))
+        asked = threading.Event()
+        words = "stopping after this step, with a checkpoint" if world.first else ""
+        stack.enter_context(stopping_signals(asked.set, words))
         with world.together():
             if resume:
                 config = folder.config
@@ -67,7 +70,7 @@ def run(
             console.print(f"{out} is complete: all {config.steps} steps are done", soft_wrap=True)
             return True
         with Display(console, trainer) as display:
-            for progress in trainer.run(folder.checkpoints, stop=lambda: bool(stopping)):
+            for progress in trainer.run(folder.checkpoints, stop=asked.is_set):
                 if world.first:
                     folder.record(progress.entry())
                 display.report(progress)
@@ -85,20 +88,19 @@ def run(
 
 
 @contextmanager
-def _signals(*, speak: bool) -> Iterator[list[int]]:
-    """A list that holds something once the run was asked to stop. Asked a second time, it stops at once."""
-    asked: list[int] = []
+def stopping_signals(stop: Callable[[], None], words: str) -> Iterator[None]:
+    """Call `stop` once when asked to end, and say so, if there are `words`. Asked a second time, it ends at once."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-        if speak:  # plainly: a signal may come in the middle of anything, an import or a print included
-            os.write(2, b"\nstopping after this step, with a checkpoint\n")
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if words:  # plainly: a signal may come in the middle of anything, an import or a print included
+            os.write(2, f"\n{words}\n".encode())
         for other in before:
             signal.signal(other, before[other])
+        stop()
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

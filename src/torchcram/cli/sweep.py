@@ -1,0 +1,81 @@
+"""`torchcram sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torchcram import results
+from torchcram.cli.errors import told
+from torchcram.cli.settings import machine, prepare
+from torchcram.cli.train import stopping_signals
+from torchcram.training.sweep import Job, Sweep, jobs
+
+
+@told()
+def run(
+    task: str,
+    out: Path,
+    *,
+    vary: Sequence[str],
+    changes: Sequence[str],
+    options: Mapping[str, str | None],
+    workers: int,
+    rows: int,
+    device: str,
+    json: Path | None,
+) -> bool:
+    """Run every combination of what is varied, and show one table. Returns whether all came to their end."""
+    prepare(device)
+    given = {name: value for name, value in options.items() if value is not None}
+    every = jobs(task, out, _varied(vary), fixed=changes, options=given)
+    console = Console(highlight=False, stderr=str(json) == "-")
+    sweep = Sweep(every, workers=workers, device=device, rows=rows)
+    with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"):
+        for done, job in enumerate(sweep.run(lambda job, text: console.print(f"[red]{job.folder.name}: {text}")), 1):
+            if job.row is not None:
+                console.print(f"{done}/{len(every)}  {_line(job)}", soft_wrap=True)
+    found = [job.row for job in every if job.row is not None]
+    if found:
+        console.print(_table(every))
+    if json is not None:
+        seeds = sorted({row["seed"] for row in found})
+        results.write(json, name=f"sweep-{task}", rows=found, seeds=seeds, machine=machine(device))
+    left = len(every) - len(found)
+    if left:
+        console.print(f"{left} of {len(every)} runs are not done; the same command goes on with them")
+    return not left
+
+
+def _varied(vary: Sequence[str]) -> dict[str, list[str]]:
+    found = {}
+    for each in vary:
+        name, equals, values = each.partition("=")
+        if not equals:
+            raise ValueError(f"--vary {each!r} is not possible; allowed: name=value,value,…")
+        found[name] = [value for value in values.split(",") if value]
+    return found
+
+
+def _line(job: Job) -> str:
+    row: dict[str, Any] = job.row or {}
+    return f"{job.folder.name}: accuracy {_share(row['accuracy'])}, reads {_share(row['reads'])}"
+
+
+def _table(every: Sequence[Job]) -> Table:
+    names = list(every[0].varied)
+    shown = ("accuracy", "accuracy_recurring", "accuracy_novel", "reads", "layer_reads", "pairs")
+    table = Table(*names, *shown, "seconds", box=None)
+    for job in every:
+        row: dict[str, Any] = job.row or {}
+        seconds = f"{row['seconds']:.0f}" if row else "–"
+        table.add_row(*job.varied.values(), *(_share(row.get(name)) for name in shown), seconds)
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}"

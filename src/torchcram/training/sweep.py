@@ -1,0 +1,143 @@
+"""Many runs, side by side, each a process of its own: every combination of some settings."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchcram.strict import reject
+
+OPTIONS = "model", "preset", "schedule"
+"""What can be varied besides settings: options of `torchcram train`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run of a sweep."""
+
+    task: str
+    folder: Path
+    varied: dict[str, str]
+    """What sets it apart."""
+    fixed: tuple[str, ...]
+    """Settings that all runs have, as `a.b=c`."""
+    options: dict[str, str]
+    """Options of `torchcram train` that all have."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to go on from."""
+        return (self.folder / "config.json").exists()
+
+    @property
+    def row(self) -> dict[str, Any] | None:
+        """What came of it, if it is done."""
+        try:
+            data = json.loads((self.folder / "row.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            return None
+        return {**data["rows"][0], **{f"set {name}": value for name, value in self.varied.items()}}
+
+    def commands(self, device: str, rows: int) -> Iterator[list[str]]:
+        """What to run, one after the other."""
+        options = {**self.options, **{name: value for name, value in self.varied.items() if name in OPTIONS}}
+        own = [word for name, value in options.items() for word in (f"--{name}", value)]
+        train = ["train", self.task, "--out", str(self.folder), "--device", device, *own]
+        if self.begun:
+            yield [*train, "--resume"]
+        else:
+            settings = [f"{name}={value}" for name, value in self.varied.items() if name not in OPTIONS]
+            yield [*train, *(word for each in (*self.fixed, *settings) for word in ("--set", each))]
+        target = str(self.folder / "row.json")
+        yield ["evaluate", str(self.folder), "--device", device, "--rows", str(rows), "--json", target]
+
+
+def jobs(
+    task: str,
+    out: Path,
+    vary: Mapping[str, Sequence[str]],
+    *,
+    fixed: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> list[Job]:
+    """A run for every combination of the values of what is varied; each has a folder of its own in `out`."""
+    if not vary:
+        raise ValueError("there is nothing to vary; give at least one --vary name=value,value")
+    for name, values in vary.items():
+        if not values or len(set(values)) < len(values):
+            reject(f"--vary {name}", ",".join(values), "values that differ, at least one")
+    found = []
+    for values in itertools.product(*vary.values()):
+        varied = dict(zip(vary, values, strict=True))
+        folder = out / ("-".join(f"{name.rpartition('.')[2]}={value}" for name, value in varied.items()))
+        found.append(Job(task=task, folder=folder, varied=varied, fixed=tuple(fixed), options=dict(options or {})))
+    if len({job.folder for job in found}) < len(found):
+        raise ValueError("two of the settings that are varied have the same last name; vary one of them elsewhere")
+    return found
+
+
+class Sweep:
+    """Runs jobs, so many at a time. Stopped, and started again, it goes on where it was."""
+
+    def __init__(self, jobs: Sequence[Job], *, workers: int, device: str, rows: int) -> None:
+        self.jobs, self.workers, self.device, self.rows = jobs, workers, device, rows
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, say: Callable[[Job, str], None]) -> Iterator[Job]:
+        """Run what is not done yet; yields each job when it is done, or has failed."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            waiting = {pool.submit(self._work, job, say): job for job in self.jobs if job.row is None}
+            yield from (job for job in self.jobs if job not in waiting.values())
+            for future in as_completed(waiting):
+                future.result()
+                yield waiting[future]
+
+    def stop(self) -> None:
+        """Ask all that run to save and stop, and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.send_signal(signal.SIGTERM)
+
+    def _work(self, job: Job, say: Callable[[Job, str], None]) -> None:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        with job.folder.with_suffix(".log").open("ab") as log:
+            for words in job.commands(self.device, self.rows):
+                code = self._call(words, log)
+                if code is None:
+                    return
+                if code:
+                    say(job, f"failed: see {log.name}")
+                    return
+
+    def _call(self, words: Sequence[str], log: Any) -> int | None:
+        """The exit status of a command; None if it was stopped, or not even begun."""
+        cores = max(1, (os.cpu_count() or 1) // self.workers)
+        environment = {"OMP_NUM_THREADS": str(cores), **os.environ, "PYTHONUNBUFFERED": "1"}
+        with self._lock:
+            if self._stopped:
+                return None
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torchcram", *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C is for the sweep, which passes it on
+            )
+            self._running.add(process)
+        code = process.wait()
+        with self._lock:
+            self._running.discard(process)
+            return None if self._stopped else code

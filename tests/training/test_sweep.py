@@ -1,0 +1,90 @@
+"""Sweeps: every combination once, side by side, and on from where it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from torchcram.cli.main import app
+from torchcram.training.sweep import jobs
+
+SMALL = ["--set", "task.length=64", "--set", "task.novel_keys=16", "--set", "batch=2", "--set", "evaluate_rows=4"]
+
+
+def sweep(out: Path, *words: str):
+    return CliRunner().invoke(app, ["sweep", "srcd", "--out", str(out), "--rows", "4", *SMALL, *words])
+
+
+def test_every_combination_has_a_folder_of_its_own(tmp_path):
+    found = jobs("srcd", tmp_path, {"optimizer.rate": ["1e-3", "3e-3"], "seed": ["0", "1"], "model": ["mamba"]})
+    names = [f"rate={rate}-seed={seed}-model=mamba" for rate in ("1e-3", "3e-3") for seed in "01"]
+    assert [job.folder.name for job in found] == names
+    train, evaluate = found[1].commands("cpu", 7)
+    assert train[:4] == ["train", "srcd", "--out", str(found[1].folder)]
+    assert train[6:] == ["--model", "mamba", "--set", "optimizer.rate=1e-3", "--set", "seed=1"]
+    assert evaluate[:2] == ["evaluate", str(found[1].folder)]
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ({}, "nothing to vary"),
+        ({"seed": []}, "values that differ, at least one"),
+        ({"seed": ["1", "1"]}, "values that differ, at least one"),
+        ({"optimizer.rate": ["1"], "other.rate": ["2"]}, None),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_varied_is_told(vary, message, tmp_path):
+    if message is None:
+        assert len(jobs("srcd", tmp_path, vary)) == 1
+        return
+    with pytest.raises(ValueError, match=message):
+        jobs("srcd", tmp_path, vary)
+
+
+def test_runs_are_made_once_and_told_in_one_table(tmp_path):
+    file = tmp_path / "table.json"
+    words = ["--vary", "model=transformer,mamba", "--vary", "seed=3", "--set", "steps=2", "--json", str(file)]
+    done = sweep(tmp_path / "runs", *words)
+    assert done.exit_code == 0, done.output
+    data = json.loads(file.read_text())
+    assert [(row["model"], row["seed"], row["steps"]) for row in data["rows"]] == [
+        ("transformer", 3, 2),
+        ("mamba", 3, 2),
+    ]
+    assert [row["set model"] for row in data["rows"]] == ["transformer", "mamba"]
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")}
+    assert sweep(tmp_path / "runs", *words).exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")} == kept
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
+    done = sweep(tmp_path / "runs", "--vary", "batch=2,0", "--set", "steps=1")
+    assert done.exit_code == 1
+    assert "batch=0: failed: see" in done.output.replace("\n", "")
+    assert "1 of 2 runs are not done" in done.output
+    assert "batch = 0 is not possible" in (tmp_path / "runs" / "batch=0.log").read_text()
+
+
+def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path):
+    words = ["sweep", "srcd", "--out", "runs", "--rows", "4", *SMALL, "--vary", "seed=0,1", "--set", "steps=3000"]
+    words += ["--set", "save_every=5", "--set", "evaluate_every=5", "--workers", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "torchcram", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    first = tmp_path / "runs" / "seed=0"
+    begin = time.monotonic()
+    while not (first / "metrics.jsonl").exists() and time.monotonic() - begin < 100:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    assert "stopping all runs, with checkpoints" in process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 1
+    assert "stopped at step" in (tmp_path / "runs" / "seed=0.log").read_text()
+    assert not (tmp_path / "runs" / "seed=1").exists()
+    (job,) = [job for job in jobs("srcd", tmp_path / "runs", {"seed": ["0", "1"]}) if job.begun]
+    assert next(job.commands("cpu", 4))[-1] == "--resume"
