@@ -107,6 +107,18 @@ def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):
     assert data["name"] == "bench-cpu"
 
 
+def test_evaluate_can_do_without_reads(tmp_path):
+    out = str(tmp_path / "run")
+    run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1")
+    (row,) = json.loads(run("evaluate", out, "--rows", "2", "--reads", "off", "--json", "-").output)["rows"]
+    assert (row["routing"], row["reads"]) == ("off", 0)
+    assert "with --kept" in run("evaluate", out, "--reads", "off", "--kept").stderr
+    assert "reads = 'no' is not possible" in run("evaluate", out, "--reads", "no").stderr
+    other = str(tmp_path / "other")
+    run("train", "srcd", "--model", "mamba", "--out", other, *SMALL, "--set", "steps=1")
+    assert "a model that has no other way" in run("evaluate", other, "--reads", "off").stderr
+
+
 def test_bench_steps_compares_runs(tmp_path, monkeypatch):
     runs = [str(tmp_path / name) for name in ("with", "without")]
     for out, rank in zip(runs, (64, 0), strict=True):

@@ -3,8 +3,10 @@
 import pytest
 
 from torchcram.config import BASELINES
+from torchcram.models import parameters
 from torchcram.training.config import RunConfig
-from torchcram.training.recipes import RECIPES, configure
+from torchcram.training.loop import Trainer
+from torchcram.training.recipes import CONTROLS, RECIPES, configure
 
 
 def test_a_task_brings_what_it_needs_and_the_user_has_the_last_word():
@@ -47,3 +49,21 @@ def test_the_papers_schedule_is_not_for_baselines():
 
 def test_cram_can_be_trained_plainly():
     assert configure("srcd", "tiny", schedule="plain").consolidation.schedule == "plain"
+
+
+@pytest.mark.parametrize("preset", ["tiny", "medium", "paper"])
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls_have_as_many_parameters_as_cram(name, preset):
+    control, cram = configure("srcd", preset, name=name), configure("srcd", preset)
+    assert parameters(control.model) == pytest.approx(parameters(cram.model), rel=0.01)
+    assert control.model.semantic.rank == control.index_rank == 0
+    assert control.name == name
+    assert control.consolidation.schedule == ("plain" if name == "working" else "adaptive")
+
+
+def test_a_control_with_working_memory_alone_never_reads():
+    small = {"batch": 2, "steps": 2, "evaluate_every": 2, "evaluate_rows": 2}
+    trainer = Trainer(configure("srcd", "tiny", name="working", settings={"length": 64}, changes=small))
+    (report,) = trainer.run()
+    assert report.phase == "train"
+    assert report.evaluation.ledger.reads == report.evaluation.ledger.pairs == 0

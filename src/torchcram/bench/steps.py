@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torchcram.bench.timing import in_turns, wait_for
+from torchcram.consolidation import Phase
 from torchcram.results import Row
 from torchcram.training.loop import Trainer
 
@@ -12,7 +13,7 @@ from torchcram.training.loop import Trainer
 def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
     """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is."""
     for trainer in trainers:
-        if trainer.consolidator.progress < 1:
+        if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
             raise ValueError(
                 "a run has not come far enough: what a step costs shows once reads were released, and later"
             )
@@ -27,6 +28,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
             "bf16": trainer.config.bf16,
             "compile": trainer.config.compile,
             "step_ms": 1000 * time,
+            "tokens_per_second": trainer.config.batch * trainer.task.length / time,
             "more_than_first": time / each[0] - 1,
         }
         for trainer, time in zip(trainers, each, strict=True)

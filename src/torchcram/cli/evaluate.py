@@ -4,33 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from torchcram import results
 from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_evaluation
 from torchcram.cli.trained import facts, load
+from torchcram.memory import RoutingPolicy
+from torchcram.models import Cram
+from torchcram.strict import reject
 from torchcram.training import teacher
 from torchcram.training.run import RunFolder
 from torchcram.training.teacher import Kept
 
+Reads = Literal["routed", "dense", "off"]
+
 
 @told()
 def run(
-    path: Path, *, changes: Sequence[str], rows: int, worth: bool, kept: bool, device: str, json: Path | None
+    path: Path,
+    *,
+    changes: Sequence[str],
+    rows: int,
+    reads: str = "routed",
+    worth: bool,
+    kept: bool,
+    device: str,
+    json: Path | None,
 ) -> None:
     """Print (and write) one row: quality and reads of the newest checkpoint of a run."""
     prepare(device)
     trainer = load(path, device, changes)
     config = trainer.config
     folder, seed = RunFolder(path), config.seed + 1  # other sequences than those that training was steered by
-    found = trainer.evaluate(seed=seed, rows=rows)
+    policy = None if reads == "routed" else RoutingPolicy(reads=cast(Reads, reads))
+    if policy is not None and not isinstance(trainer.model, Cram):
+        reject("reads", reads, "'routed' for a model that has no other way")
+    if policy is not None and (kept or worth):
+        reject("reads", reads, "'routed' with --kept or --worth")
+    found = trainer.evaluate(policy, seed=seed, rows=rows)
     gains = trainer.worth(seed=seed, rows=rows) if worth else None
     held = teacher.kept(trainer, folder.checkpoints, found.losses, seed=seed, rows=rows) if kept else None
     last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
         **facts(trainer),
+        "routing": reads,
         **found.row(),
         "reads_training": last.get("reads_training"),
         "audits": last.get("audits"),

@@ -61,8 +61,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The model: cram (default), or a baseline with as many parameters: transformer, window, slots, mamba, "
-            "jamba, seqboat, seqboat+cost, transmamba, mod, entropy."
+            help="The model: cram (default), or with as many parameters one of its controls (gate, working) or a "
+            "baseline (transformer, window, slots, mamba, jamba, seqboat, seqboat+cost, transmamba, mod, entropy)."
         ),
     ] = None,
     preset: Annotated[
@@ -145,6 +145,7 @@ def evaluate(
     ] = None,
     rows: Annotated[int, typer.Option(help="Held-out sequences.", min=1)] = 1024,
     worth: Annotated[bool, typer.Option("--worth", help="Also what reads are worth; takes gradients.")] = False,
+    reads: Annotated[str, typer.Option(help="routed (as the router decides), dense (everywhere) or off.")] = "routed",
     kept: Annotated[
         bool, typer.Option("--kept", help="Also whether the tolerance is kept; lets every token read, then and now.")
     ] = False,
@@ -154,7 +155,7 @@ def evaluate(
     """Evaluate a trained run on held-out data."""
     from torchcram.cli import evaluate
 
-    evaluate.run(run, changes=set_ or [], rows=rows, worth=worth, kept=kept, device=device, json=json)
+    evaluate.run(run, changes=set_ or [], rows=rows, reads=reads, worth=worth, kept=kept, device=device, json=json)
 
 
 @app.command()

@@ -15,9 +15,7 @@ from rich.console import Console
 from torchcram.cli.errors import told
 from torchcram.cli.progress import Display
 from torchcram.cli.settings import configure, prepare
-from torchcram.config import BASELINES
 from torchcram.consolidation import Phase
-from torchcram.strict import reject
 from torchcram.training.config import RunConfig
 from torchcram.training.distributed import launched
 from torchcram.training.loop import Trainer
@@ -43,8 +41,6 @@ def run(
     """
     folder = RunFolder(out)
     with ExitStack() as stack:
-        if model not in (None, "cram", *BASELINES):
-            reject("model", model, ", ".join(["cram", *BASELINES]))
         prepare(device)
         world = stack.enter_context(launched(device, parallel))
         console = Console(highlight=False, quiet=not world.first)

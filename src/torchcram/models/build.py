@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +13,8 @@ from torchcram.models.baselines import Baseline
 from torchcram.models.cram import Cram
 from torchcram.models.sequence import AnyModel
 from torchcram.strict import reject
+
+Config = TypeVar("Config", bound=ModelConfig)
 
 
 def build(config: ModelConfig) -> AnyModel:
@@ -51,11 +54,11 @@ def baseline(name: str, preset: str, like: CramConfig) -> BaselineConfig:
     return matched(config, parameters(like))
 
 
-def matched(config: BaselineConfig, wanted: int) -> BaselineConfig:
-    """The same with as many parameters as wanted, as nearly as whole hidden units allow."""
+def matched(config: Config, wanted: int) -> Config:
+    """The same with as many parameters as wanted, as nearly as whole units of the feed-forward layers allow."""
     width = config.block.width
     least = config.override({"block.expansion": 1 / width})
     units = 1 + round((wanted - parameters(least)) / (config.layers * (2 * width + 1)))
     if units < 1:
-        reject("model", config.mixer, f"one that leaves some of {wanted} parameters to the feed-forward layers")
+        reject("model", type(config).__name__, f"one that leaves some of {wanted} parameters to feed-forward layers")
     return config.override({"block.expansion": units / width})

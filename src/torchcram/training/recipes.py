@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchcram import tasks
-from torchcram.config import CramConfig
+from torchcram.config import BASELINES, BaselineConfig, CramConfig
 from torchcram.consolidation.config import ConsolidationConfig, Schedule
-from torchcram.models import baseline
+from torchcram.models import baseline, matched, parameters
 from torchcram.strict import reject
 from torchcram.training.config import RunConfig
 
@@ -54,6 +54,15 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 }
 """What a task needs of a model and a run, likewise; `task.` is for the task's own settings."""
 
+CONTROLS: Mapping[str, Mapping[str, Any]] = {
+    "gate": {"semantic.rank": 0, "contradiction.rank": 0},
+    "working": {"semantic.rank": 0, "contradiction.rank": 0, "episodic.layers": []},
+}
+"""CRAM without semantic memory, and without anything but working memory: what differs in the model."""
+
+MODELS = ("cram", *CONTROLS, *BASELINES)
+"""All that can be trained, by name."""
+
 PAPER: Mapping[str, Any] = {
     "model.router.quality": "exact",
     "model.router.features": "scalars",
@@ -88,37 +97,34 @@ def configure(
 ) -> RunConfig:
     """A run's config: a model of a size for a task, the recipes of both, then changes by dotted name.
 
-    name: `cram`, or a baseline (`config.BASELINES`), which gets as many parameters.
+    name: `cram`, one of its `CONTROLS`, or a baseline (`config.BASELINES`); all get as many parameters.
     """
-    needs = dict(TASKS.get(task, {}))
-    own = {name.removeprefix("task."): needs.pop(name) for name in tuple(needs) if name.startswith("task.")}
+    if name not in MODELS:
+        reject("model", name, ", ".join(MODELS))
+    if name != "cram" and schedule == "paper":
+        reject("schedule", schedule, "'adaptive' or 'plain' for another model: the paper's is CRAM's")
+    given = {**COMMON, **RECIPES.get("large" if preset == "paper" else preset, {}), **TASKS.get(task, {})}
+    own = {field.removeprefix("task."): given.pop(field) for field in tuple(given) if field.startswith("task.")}
     settings = {**own, **(settings or {})}
     made = tasks.make(task, **settings)
-    cram = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs)
-    cram = cram.override({"episodic.trained_length": max(2, made.length)})
-    size = "large" if preset == "paper" else preset
-    recipe = {**RECIPES.get(size, {}), **needs}
-    if name != "cram":
-        if schedule == "paper":
-            reject("schedule", schedule, "'adaptive' or 'plain' for a baseline: the paper's is CRAM's")
-        common = {field.removeprefix("model."): value for field, value in COMMON.items()}
-        model = baseline(name, preset, cram.override(common))
-        recipe = {field: value for field, value in recipe.items() if not field.startswith("model.")}
-        given = {**recipe, "consolidation.schedule": "plain", **(changes or {})}
-        return RunConfig(
-            task=task,
-            settings=settings,
-            model=model,
-            name=name,
-            preset=preset,
-            consolidation=ConsolidationConfig(schedule="plain"),
-        ).override(given)
-    given = {
-        **COMMON,
-        **recipe,
-        **(PAPER if schedule == "paper" else {"consolidation.schedule": schedule}),
-        **(changes or {}),
-    }
+    cram = CramConfig.preset(preset, inputs=made.inputs, outputs=made.outputs).override(
+        {
+            "episodic.trained_length": max(2, made.length),
+            **{field.removeprefix("model."): given.pop(field) for field in tuple(given) if field.startswith("model.")},
+        }
+    )
+    model: CramConfig | BaselineConfig = cram
+    if name in BASELINES:
+        model = baseline(name, preset, cram)
+    elif name in CONTROLS:
+        model = matched(cram.override(CONTROLS[name]), parameters(cram))
+    if name in BASELINES or name == "working":
+        schedule = "plain"
+    given |= PAPER if schedule == "paper" else {}
+    given |= changes or {}
     if given.get("consolidation.signal") == "utility":
         given = {"model.router.rule": "worth", **given}
-    return RunConfig(task=task, settings=settings, model=cram, preset=preset).override(given)
+    start = ConsolidationConfig(schedule="plain" if schedule == "plain" else "adaptive")
+    return RunConfig(task=task, settings=settings, model=model, name=name, preset=preset, consolidation=start).override(
+        given
+    )
