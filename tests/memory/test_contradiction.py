@@ -350,3 +350,39 @@ def test_the_model_is_not_shaped_by_the_index():
     assert says.grad is None
     assert u.grad is None
     assert all(p.grad is not None for p in index.parameters())
+
+
+def test_where_values_come_after_keys_it_learns_which_token_has_the_key():
+    """Ten pairs of tokens, key and value, then questions, each after a token of no meaning that looks like a key."""
+    draw = torch.Generator().manual_seed(3)
+    torch.manual_seed(0)
+    keys, values = (4 * torch.randn(30, 16, generator=draw) for _ in range(2))
+    index = ContradictionIndex(16, ContradictionConfig(rank=16), taps=2).train()
+    optimizer = torch.optim.Adam(index.parameters(), lr=0.01)
+
+    def sequence() -> tuple[Tensor, Tensor, Tensor]:
+        bound, order = torch.randperm(30, generator=draw)[:10], torch.randperm(10, generator=draw)
+        told = values[torch.randint(30, (10,), generator=draw)]
+        noise = keys[torch.randint(30, (10,), generator=draw)]
+        tokens = torch.cat(
+            [torch.stack(both, 1).flatten(0, 1) for both in ((keys[bound], told), (noise, keys[bound[order]]))]
+        )
+        before = torch.cat([torch.zeros(1, 16), tokens[:-1]])
+        return (tokens + 0.5 * before).unsqueeze(0), torch.stack([tokens, before], 1).unsqueeze(0), 1 + 2 * order
+
+    at = torch.arange(21, 40, 2).unsqueeze(0)
+    for _ in range(400):
+        u, taps, event = sequence()
+        says = u[:, event]
+        evidence = Evidence(torch.full((1, 10), 0.9), event.unsqueeze(0), says, at >= 0, torch.zeros(1))
+        optimizer.zero_grad()
+        index.loss(u, Rows(at, at >= 0), torch.ones(1, 40), [evidence], taps).backward()
+        optimizer.step()
+    assert (10 * index.back).softmax(1)[0, 0] > 0.8, "a question is the key itself"
+    assert (10 * index.back).softmax(1)[1, 1] > 0.8, "a value comes after it"
+    u, taps, event = sequence()
+    timeline = Timeline.build(torch.ones(1, 40))
+    asking, telling = torch.zeros(1, 40, dtype=torch.bool), torch.zeros(1, 40, dtype=torch.bool)
+    asking[0, 21::2], telling[0, 1:20:2] = True, True
+    found = index.consult(u, timeline, index.empty(1), (asking, telling), taps)
+    assert (found.target[0, 21::2] == event).double().mean() >= 0.9

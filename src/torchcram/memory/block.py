@@ -62,6 +62,8 @@ class BlockOutput:
     """What a contradiction index told, this layer's own or one below; None without one."""
     seen: Tensor
     """[B, N, D]: what the layer's memories saw of each token."""
+    taps: Tensor | None
+    """[B, N, W, D]: with a convolution, what that was made of: each token and those just before it."""
     evidence: Evidence | None
     """In training: what the reads of the index's witnesses rest on."""
     trial: Trial | None
@@ -107,7 +109,8 @@ class Block(nn.Module):
         rank = semantic.rank or router.hidden
         self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
         self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
-        self.index = ContradictionIndex(width, contradiction, witnesses) if contradiction is not None else None
+        taps = episodic.convolution if episodic is not None else 1
+        self.index = ContradictionIndex(width, contradiction, witnesses, taps) if contradiction is not None else None
         self.semantic = SemanticMemory(width, semantic) if semantic.rank else None
         self.quality = QualityEstimator(width, semantic.rank, router) if semantic.rank else None
         self.exact = router.quality == "exact" and self.episodic is not None and self.semantic is not None
@@ -169,14 +172,16 @@ class Block(nn.Module):
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         recalled = self.semantic(u) if self.semantic is not None else None
-        seen, recent = u, None
+        seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None:
-            taps, recent = timeline.previous(u, state.recent)
-            seen = self.episodic.smooth(u, taps)
+            before, recent = timeline.previous(u, state.recent)
+            seen = self.episodic.smooth(u, before)
+            if self.index is not None:
+                taps = torch.cat([u.unsqueeze(2), before], dim=2)
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
-            guidance = self._consult(self.index, seen, timeline, state.index, policy, noise, keep=keep_state)
+            guidance = self._consult(self.index, seen, taps, timeline, state.index, policy, noise, keep=keep_state)
         store = _Store.open(self.episodic, seen, h, timeline, state, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
@@ -264,6 +269,7 @@ class Block(nn.Module):
             writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
             guidance=guidance,
             seen=seen,
+            taps=taps,
             evidence=store.evidence(guidance, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
@@ -288,6 +294,7 @@ class Block(nn.Module):
         self,
         index: ContradictionIndex,
         seen: Tensor,
+        taps: Tensor | None,
         timeline: Timeline,
         state: IndexState,
         policy: RoutingPolicy,
@@ -301,7 +308,7 @@ class Block(nn.Module):
         roles = index.roles(seen, mask)
         consulted, hits, pointer = None, None, None
         if not policy.keep_all:
-            consulted = index.consult(seen, timeline, state, roles, keep=keep)
+            consulted = index.consult(seen, timeline, state, roles, taps, keep=keep)
             hits, pointer = consulted.target >= 0, Pointer(consulted.target, consulted.here)
             if self.training:
                 # Every other read is not pointed at anything, so that attention is kept in practice.

@@ -14,6 +14,7 @@ from torchcram.memory.lessons import LEAST_DOUBT, MOST_DOUBT, Evidence, lesson
 from torchcram.memory.moments import RunningMoments
 from torchcram.memory.state import IndexState
 from torchcram.memory.timeline import Timeline
+from torchcram.memory.utility import STEEP
 from torchcram.ops import Rows, compact, gather_rows, scatter_rows
 
 _LIKELY = -2.5  # logit from which on a write is looked at, and a token looks ...
@@ -95,8 +96,8 @@ class ContradictionIndex(nn.Module):
     rested: Tensor
     teller: Tensor
 
-    def __init__(self, width: int, config: ContradictionConfig, layers: int = 1) -> None:
-        """`layers`: of the stack that have a buffer, and so something to testify."""
+    def __init__(self, width: int, config: ContradictionConfig, layers: int = 1, taps: int = 1) -> None:
+        """`layers`: of the stack that have a buffer, and so something to testify; taps: of their convolution."""
         super().__init__()
         self.config = config
         self.register_buffer("rested", torch.zeros(layers))
@@ -106,6 +107,10 @@ class ContradictionIndex(nn.Module):
         rank = config.rank
         # One code for asking and for being asked for: so a key that has never been overridden matches all the same.
         self.coding = nn.Linear(width, rank, bias=False)
+        # Where a key and its value are tokens of their own, what asks is a key, and what is asked for comes after one.
+        own = torch.zeros(2, taps)
+        own[0, 0] = 2 / STEEP
+        self.back = nn.Parameter(own) if taps > 1 else None
         self.asks = nn.Linear(width, 1)
         self.asked = nn.Linear(width, 1)
         self.expected = nn.Sequential(nn.Linear(rank, 8 * rank), nn.ReLU(), nn.Linear(8 * rank, width))
@@ -121,10 +126,26 @@ class ContradictionIndex(nn.Module):
         self.gain = nn.Parameter(torch.full((1,), 2.0))
         self.level = nn.Parameter(torch.full((1,), 0.7))
 
-    def code(self, u: Tensor) -> Tensor:
-        """The code [..., r] of what a token asks for, or can be asked for by; its length is below 1."""
-        code: Tensor = self.coding(u.detach())
+    def code(self, x: Tensor) -> Tensor:
+        """The code [..., r] of what a token asks for, or can be asked for by; its length is below 1.
+
+        x [..., D]: the token or, with a convolution, what `asking` or `telling` makes of it and those before it.
+        """
+        code: Tensor = self.coding(x)
         return code / (1 + code.square().sum(-1, keepdim=True)).sqrt()
+
+    def asking(self, taps: Tensor) -> Tensor:
+        """What a token asks with [..., D]: a mean of it and those just before it, taps [..., W, D]."""
+        return self._looking_back(taps, 0)
+
+    def telling(self, taps: Tensor) -> Tensor:
+        """What a token can be asked for with, likewise."""
+        return self._looking_back(taps, 1)
+
+    def _looking_back(self, taps: Tensor, role: int) -> Tensor:
+        if self.back is None:
+            return taps.detach().squeeze(-2)
+        return torch.einsum("...wd,w->...d", taps.detach(), (STEEP * self.back[role]).softmax(0))
 
     def match(self, asks: Tensor, marks: Tensor) -> Tensor:
         """Logits [B, R, E] that what is asked for, of code [B, R, r], is what is marked [B, E, r]."""
@@ -177,21 +198,27 @@ class ContradictionIndex(nn.Module):
         timeline: Timeline,
         state: IndexState,
         roles: tuple[Tensor, Tensor] | None = None,
+        taps: Tensor | None = None,
         *,
         keep: bool = True,
     ) -> Consulted:
-        """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known."""
+        """Enter what the writes u [B, N, D] say anew, and look up what the tokens that ask want; `roles`, if known.
+
+        taps [B, N, W, D]: with a convolution, each token and those just before it.
+        """
         length = timeline.mask.shape[1]
         asking, telling = roles or self.roles(u, timeline.mask)
         rows = compact(asking | telling)
         seen = gather_rows(u, rows)
-        code = self.code(seen)
+        before = gather_rows(u.unsqueeze(2) if taps is None else taps, rows)
+        code = self.code(self.telling(before))
+        ask_code = code if self.back is None else self.code(self.asking(before))
         flags = torch.stack([asking, telling, timeline.start.cumsum(1)], dim=-1)
         asks, tells, sequence = gather_rows(flags, rows).unbind(-1)
         news, doubts = self.judge(seen, code)
         new, familiar = (tells > 0) & (news > 1), (tells > 0) & (doubts < _FAMILIAR)
         known = (tells > 0) & ~new
-        here = _Seen(rows=rows, code=code, asks=asks > 0, new=new, known=known, sequence=sequence)
+        here = _Seen(rows=rows, code=code, ask_code=ask_code, asks=asks > 0, new=new, known=known, sequence=sequence)
         entries = self._entries(timeline, state, here)
         entries, found, pairs = self._look_up(here, entries)
         facts = torch.stack([new, known, familiar, familiar & new], dim=-1)
@@ -209,9 +236,16 @@ class ContradictionIndex(nn.Module):
             state=self._keep(entries, timeline.start.sum(1, keepdim=True)) if keep else None,
         )
 
-    def loss(self, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]) -> Tensor:
+    def loss(
+        self,
+        u: Tensor,
+        witnesses: Rows,
+        chance: Tensor,
+        evidence: Sequence[Evidence],
+        taps: Tensor | None = None,
+    ) -> Tensor:
         """What there is to learn from a call; see `lesson`. A method, so that FSDP2 can gather the parameters."""
-        return lesson(self, u, witnesses, chance, evidence)
+        return lesson(self, u, u.unsqueeze(2) if taps is None else taps, witnesses, chance, evidence)
 
     def _evened(self, code: Tensor) -> Tensor:
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
@@ -243,15 +277,17 @@ class ContradictionIndex(nn.Module):
         step = max(1, _AT_ONCE // (len(at) * count))
         parts = [slice(begin, begin + step) for begin in range(0, at.shape[1], step)]
 
-        def compare(part: slice) -> tuple[Tensor, Tensor]:
+        def compare(part: slice) -> tuple[Tensor, Tensor, Tensor]:
             number = entries.number.unsqueeze(1)
             visible = (number > past[:, part, None]) & (number <= before[:, part, None])
-            return self.match(here.code[:, part], entries.code), visible
+            told = self.match(here.code[:, part], entries.code)
+            asked = told if here.ask_code is here.code else self.match(here.ask_code[:, part], entries.code)
+            return told, asked, visible
 
         whole = compare(parts[0]) if len(parts) == 1 else None  # what fits at once is compared once
         dies = entries.dies
         for part in parts:
-            match, visible = whole or compare(part)
+            match, _, visible = whole or compare(part)
             ends = (match > 0) & visible & here.known[:, part, None]
             dies = torch.minimum(dies, torch.where(ends, at[:, part, None], _NEVER).amin(1))
         margin = self.gain.exp() * (1 - self.level) / 2
@@ -259,7 +295,7 @@ class ContradictionIndex(nn.Module):
         order = torch.arange(1, count + 1, device=at.device)
         found, pairs = [], at.new_zeros(at.shape[0])
         for part in parts:
-            match, visible = whole or compare(part)
+            _, match, visible = whole or compare(part)
             visible = visible & (at[:, part, None] <= dies.unsqueeze(1))
             match = match.masked_fill(~visible, -torch.inf)
             # All that match about as well as the best are for one key: the latest counts, and entries are in order.
@@ -297,7 +333,9 @@ class _Seen(NamedTuple):
 
     rows: Rows
     code: Tensor
-    """[B, R, r]"""
+    """[B, R, r]: what a token can be asked for by."""
+    ask_code: Tensor
+    """[B, R, r]: what it asks for; the same where tokens are not convolved."""
     asks: Tensor
     new: Tensor
     """It says something new."""

@@ -55,9 +55,12 @@ def choose_witnesses(asking: Tensor, mask: Tensor, lot: Tensor, others: float) -
 
 
 def lesson(
-    index: ContradictionIndex, u: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]
+    index: ContradictionIndex, u: Tensor, taps: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]
 ) -> Tensor:
-    """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on."""
+    """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on.
+
+    taps [B, N, W, D]: what u was made of, each token and those just before it.
+    """
     share, event, says, used, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
     rested = (share > _RESTS) & witnesses.valid
     if index.training:
@@ -87,7 +90,8 @@ def lesson(
     idle = cost(index.asked(asker.detach()).squeeze(-1), torch.zeros_like(rests, dtype=u.dtype), reduction="none")
     asking = asking + (written * rests).sum() / reads + (idle * tokens * others).sum() / all_tokens
 
-    code, marks = index.code(asker), index.code(writer)
+    code = index.code(index.asking(gather_rows(taps, witnesses)))
+    marks = index.code(index.telling(gather_rows(taps, Rows(best, rests))))
     untold = (index.content(writer.detach()) - _in_units(said, index.reads)).square().mean(-1)
     expected, from_mark = index.expect(code), index.expect(marks)
     apart, leak = index.apart(writer, expected), index.apart(expected, from_mark)

@@ -169,7 +169,7 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         index: ContradictionIndex = self.blocks[number].index  # type: ignore[assignment]
         evidence = [layer.evidence for layer in layers if layer.evidence is not None]
         own = layers[number]
-        loss = index.loss(own.seen, witnesses, chance, evidence)
+        loss = index.loss(own.seen, witnesses, chance, evidence, own.taps)
         layers[number] = dataclasses.replace(own, losses={**own.losses, "contradiction": loss})
 
     def _check_actions(self, actions: Tensor, shape: tuple[int, int, int]) -> None:
