@@ -107,6 +107,21 @@ def test_bench_cpu_writes_a_result_file(tmp_path, monkeypatch):
     assert data["name"] == "bench-cpu"
 
 
+def test_commands_know_a_baseline_from_cram(tmp_path):
+    out, model = str(tmp_path / "run"), str(tmp_path / "model")
+    run("train", "srcd", "--model", "mamba", "--out", out, *SMALL, "--set", "steps=1")
+    assert "never released" not in run("evaluate", out, "--rows", "2").output
+    assert "models that choose their reads" in run("evaluate", out, "--worth").stderr
+    assert "torchcram.models.load" in run("export", out, "--out", model).output
+    assert "is a model folder (an export)" in run("evaluate", model).stderr
+    assert "is a model folder (an export)" in run("report", model, "--out", str(tmp_path / "page.html")).stderr
+    told = run("report", out, "--out", str(tmp_path / "page.html"))
+    assert "looks back at 0 % of the positions" in told.output.replace("\N{NO-BREAK SPACE}", " ").replace("\u202f", " ")
+    assert "still reads" not in (tmp_path / "page.html").read_text()
+    stale = run("staleness", out, "--rows", "2", "--positions", "500", "--json", "-")
+    assert [row.get("no_alarm") is None for row in json.loads(stale.output)["rows"]][-1] is False
+
+
 def test_evaluate_can_do_without_reads(tmp_path):
     out = str(tmp_path / "run")
     run("train", "srcd", "--out", out, *SMALL, "--set", "steps=1")
@@ -170,9 +185,11 @@ def test_evaluate_tells_whether_quality_is_kept_and_what_reads_are_worth(tmp_pat
     assert row["against"] == "dense now and at release"
     assert row["tolerance"] == 0.01
     assert {"nats_per_read", "nats_per_skip"} <= set(row)
-    said = run("evaluate", out, "--rows", "8", "--kept").output
+    said = run("evaluate", out, "--rows", "8", "--kept", "--worth").output
     verdict = "within" if row["excess"] <= 0.01 else "more than"
-    assert f"{row['excess']:+.4f} nats a scored position against dense now and at release, {verdict} the 0.01" in said
+    how = f"{abs(row['excess']):.4f} nats a scored position {'worse' if row['excess'] > 0 else 'better'}"
+    assert f"{how} than dense now and at release, {verdict} the 0.01" in said
+    assert "nats gained by a read" in said
 
 
 def test_train_stops_on_a_signal_and_resumes(tmp_path):
@@ -204,6 +221,8 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
         (["train", "srcd", "--resume"], "it has no config.json"),
         (["train", "srcd", "--device", "gpu"], "device = 'gpu' is not possible; allowed: 'cpu' or 'cuda'"),
         (["train", "srcd", "--model", "oracle"], "model = 'oracle' is not possible"),
+        (["train", "srcd", "--set", "preset=small"], "--set preset=… is not possible; use --preset"),
+        (["train", "srcd", "--set", "name=mamba"], "--set name=… is not possible; use --model"),
         (["train", "srcd", "--schedule", "none"], "schedule = 'none' is not possible"),
     ],
     ids=" ".join,

@@ -166,10 +166,12 @@ def test_the_papers_schedule_and_signal_go_together(mixed):
 def test_utility_tries_reads_and_asks_a_price_of_the_rule_itself():
     c = consolidator(signal="utility", trial=0.2)
     assert c.policy(7) == RoutingPolicy(reads="dense", skip=0.1, trial=0.2, keep_all=True, scored=7)
+    with pytest.raises(ValueError, match="needs policy"):
+        c.policy()
     c = released(signal="utility", trial=0.2, price=0.3, reward=0.5)
     while c.progress < 1:
         c.step(competent)
-    while not c.policy().lesson:
+    while not c.policy(3).lesson:
         c.step(competent)
     policy = c.policy(3)
     assert policy.trial == 0.2
@@ -185,7 +187,7 @@ def test_once_the_price_has_risen_lessons_are_rare():
     c = released(signal="utility", trial=0.2, lessons=5, ramp=10)
     lessons = []
     for _ in range(40):
-        policy = c.policy()
+        policy = c.policy(7)
         assert policy.trial == (0.2 if policy.lesson else 0)
         lessons.append((c.steps, policy.lesson))
         c.step(competent)
@@ -194,3 +196,9 @@ def test_once_the_price_has_risen_lessons_are_rare():
     assert [step for step, lesson in lessons if lesson and step >= risen] == [
         step for step, _ in lessons if step >= risen and step % 5 == 0
     ]
+
+
+def test_a_main_head_that_is_not_there_is_told():
+    c = Consolidator(ConsolidationConfig(check_every=1), main="nope")
+    with pytest.raises(ValueError, match="main = 'nope' is not a head; heads: "):
+        c.step(competent)

@@ -14,9 +14,8 @@ def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
     """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is."""
     for trainer in trainers:
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
-            raise ValueError(
-                "a run has not come far enough: what a step costs shows once reads were released, and later"
-            )
+            which = f"{trainer.config.name}, seed {trainer.config.seed}, step {trainer.step}"
+            raise ValueError(f"a run ({which}) has not come far enough: it still learns to read, or its price rises")
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
     return [

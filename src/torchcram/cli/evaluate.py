@@ -43,6 +43,8 @@ def run(
         reject("reads", reads, "'routed' for a model that has no other way")
     if policy is not None and (kept or worth):
         reject("reads", reads, "'routed' with --kept or --worth")
+    if worth and not isinstance(trainer.model, Cram):
+        raise ValueError("--worth is for models that choose their reads: cram")
     found = trainer.evaluate(policy, seed=seed, rows=rows)
     gains = trainer.worth(seed=seed, rows=rows) if worth else None
     held = teacher.kept(trainer, folder.checkpoints, found.losses, seed=seed, rows=rows) if kept else None

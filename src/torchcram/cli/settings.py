@@ -21,6 +21,9 @@ def configure(
     """`recipes.configure` with `a.b=c` changes; `task.…` are the task's own settings."""
     check_choice("schedule", schedule, Schedule)
     settings, others = _split(changes)
+    for field, option in (("preset", "preset"), ("name", "model"), ("model", "model")):
+        if field in others:
+            raise ValueError(f"--set {field}=… is not possible; use --{option}")
     return recipes.configure(
         task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=name
     )

@@ -20,7 +20,7 @@ def show_evaluation(what: str, row: Row) -> None:
 
     kinds = [key for key in row if key.startswith("accuracy_")]
     parts = ", ".join(f"{key.removeprefix('accuracy_')} {share(key)}" for key in kinds)
-    reads, least, released = row.get("reads"), row.get("opt"), row.get("released_at")
+    reads, least = row.get("reads"), row.get("opt")
     times = (
         f", {reads / least:.2f} × the least possible" if isinstance(reads, float) and isinstance(least, float) else ""
     )
@@ -33,14 +33,25 @@ def show_evaluation(what: str, row: Row) -> None:
             if "dynamics_mse" in row
             else []
         ),
-        f"  training  {row['steps']} steps, {'never released' if released is None else f'released at step {released}'}",
+        f"  training  {row['steps']} steps{_about_release(row)}",
     )
+    gained, missed = row.get("nats_per_read"), row.get("nats_per_skip")
+    if "nats_per_read" in row:
+        lines += (f"  worth     {_short(gained)} nats gained by a read; {_short(missed)} would be by one not made",)
     excess, tolerance = row.get("excess"), row.get("tolerance")
     if isinstance(excess, float) and isinstance(tolerance, float):
         verdict = "within" if excess <= tolerance else "more than"
-        against = f"{excess:+.4f} nats a scored position against {row['against']}"
-        lines += (f"  quality   {against}, {verdict} the {tolerance:g} allowed",)
+        worse = "worse" if excess > 0 else "better"
+        against = f"{abs(excess):.4f} nats a scored position {worse} than {row['against']}"
+        lines += (f"  kept      {against}, {verdict} the {tolerance:g} allowed",)
     Console(highlight=False).print("\n".join(lines), soft_wrap=True)
+
+
+def _about_release(row: Row) -> str:
+    if row.get("schedule") == "plain":
+        return ""
+    released = row.get("released_at")
+    return ", never released" if released is None else f", released at step {released}"
 
 
 def _short(value: str | int | float | bool | None) -> str:

@@ -77,12 +77,16 @@ class Consolidator:
         """What a read costs now, in nats."""
         return self.config.price * self.progress * self.controller.pressure
 
-    def policy(self, scored: Tensor | float = 1.0) -> RoutingPolicy:
+    def policy(self, scored: Tensor | float | None = None) -> RoutingPolicy:
         """How the next training step should route; `scored`: positions that its loss will be a mean of.
 
         Needed with `signal="utility"`: so what reads are worth is told in nats.
         """
         c = self.config
+        if scored is None:
+            if c.signal == "utility":
+                raise ValueError("signal='utility' needs policy(scored=…), the positions that the loss is a mean of")
+            scored = 1.0
         if c.schedule == "plain":
             return RoutingPolicy()
         signal = SIGNALS[c.signal]

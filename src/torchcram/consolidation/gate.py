@@ -27,6 +27,8 @@ class CompetenceGate:
 
     def observe(self, dense: Mapping[str, float], off: Mapping[str, float]) -> list[str]:
         """Take in one check. The heads that reads help, if they have all finished helping more; else none."""
+        if self.main is not None and self.main not in dense:
+            raise ValueError(f"main = {self.main!r} is not a head; heads: {', '.join(dense)}")
         self.checks = [*self.checks, {head: (dense[head], off[head]) for head in dense}][-1 - self.patience :]
         if len(self.checks) <= self.patience:
             return []

@@ -70,6 +70,8 @@ def _header(runs: Sequence[Run]) -> str:
 
 def _verdict_of_all(runs: Sequence[Run]) -> str:
     released = [run for run in runs if run.released_at is not None]
+    if not released and all(run.plain for run in runs):
+        return f"{len(runs)} runs of models that give up no reads in training."
     if not released:
         return f"None of {len(runs)} runs was released: all still read everywhere."
     reads = [r for run in released if (r := number(run.last.get("reads"))) is not None]
@@ -116,7 +118,7 @@ def _figures(runs: Sequence[Run]) -> str:
 def _released(runs: Sequence[Run]) -> str:
     steps = sorted(run.released_at for run in runs if run.released_at is not None)
     if not steps:
-        return "never released"
+        return "" if all(run.plain for run in runs) else "never released"
     text = f"released at {steps[0]:,}" + (f"–{steps[-1]:,}" if steps[0] != steps[-1] else "")
     return text if len(steps) == len(runs) else f"{text} ({len(steps)} of {len(runs)} runs)"
 
@@ -125,7 +127,9 @@ def _reads(runs: Sequence[Run]) -> str:
     by_kind = [(kind, typical(runs, "kind_reads", kind, 0)) for kind in runs[0].kinds]
     still = [kind for kind, share in by_kind if share is not None and share >= 0.5]
     stopped = {kind: share for kind, share in by_kind if share is not None and share < 0.05}
-    if all(run.released_at is None for run in runs):
+    if all(run.plain for run in runs):
+        title = "Who reads"
+    elif all(run.released_at is None for run in runs):
         title = "Every position still reads"
     elif still and stopped:
         rest = "hardly" if max(stopped.values()) >= 0.0005 else "no longer"

@@ -39,6 +39,8 @@ class Run:
             config = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{file} is not valid JSON: {error}") from None
+        if isinstance(config, dict) and config.get("format") == "torchcram":
+            raise ValueError(f"{folder} is a model folder (an export), not the folder of a run")
         if not isinstance(config, dict):
             raise ValueError(f"{file} holds no settings, but {config!r}")
         entries = results.read_metrics(folder / "metrics.jsonl")
@@ -69,6 +71,11 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.step >= self.steps
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is of a model that gives up no reads in training, or not by ours."""
+        return self.last.get("phase") == "train"
 
     @property
     def released_at(self) -> int | None:

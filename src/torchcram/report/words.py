@@ -99,6 +99,8 @@ def multiple(entry: Entry) -> float | None:
 def verdict(run: Run) -> str:
     """What became of attention, in a sentence or two."""
     reads, opt = number(run.last.get("reads")), number(run.last.get("opt"))
+    if run.plain:
+        return f"The model looks back at {percent(reads)} of the positions; the least possible is {percent(opt)}."
     if run.released_at is None:
         if run.finished:
             return f"The model still reads at {percent(reads)} of the positions: attention was never released."
@@ -113,7 +115,7 @@ def verdict(run: Run) -> str:
 def warnings(run: Run) -> list[str]:
     """What a reader must not overlook."""
     found = []
-    if run.released_at is None and run.finished:
+    if run.released_at is None and run.finished and not run.plain:
         found.append(
             f"Never released: in {run.step:,} steps reads did not become clearly useful, so the model still reads "
             "everywhere. Give it more steps, shorter sequences or another learning rate."

@@ -47,7 +47,10 @@ class RunFolder:
         path = self.path / "config.json"
         if not path.is_file():
             raise ValueError(f"{self.path} is not a run folder: it has no config.json")
-        return RunConfig.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if '"format": "torchcram"' in text:
+            raise ValueError(f"{self.path} is a model folder (an export), not the folder of a run")
+        return RunConfig.from_json(text)
 
     def begin(self, config: RunConfig) -> None:
         """Start a new run here; a folder that holds one already is refused."""

@@ -46,7 +46,7 @@ def measure(
         found = evaluate(model, case, seed=seed, rows=rows, bf16=bf16)
         # Of another table nothing is known: all that is asked for must be read.
         least = found.metrics["static_bound" if what == ANOTHER_TABLE else "opt"]
-        row = {"what": what, **found.row(), "least": least, "hits_recurring": found.kind_hits["recurring"]}
+        row = {"what": what, **found.row(), "least": least, "hits_recurring": found.kind_hits.get("recurring")}
         if case.config.drift < 1:
             row |= _recovery(model, case, seed=seed, rows=rows, bf16=bf16)
         yield row
