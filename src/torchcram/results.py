@@ -55,6 +55,12 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return data
 
 
+def refuse_export(config: object, folder: str | os.PathLike[str]) -> None:
+    """Say so if what should be the config of a run is that of an exported model."""
+    if isinstance(config, dict) and config.get("format") == "torchcram":
+        raise ValueError(f"{os.fspath(folder)} is a model folder (an export), not the folder of a run")
+
+
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines of a run's metrics, in the order of steps: the later ones after a resume or a way back.
 

@@ -88,3 +88,12 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path):
     assert not (tmp_path / "runs" / "seed=1").exists()
     (job,) = [job for job in jobs("srcd", tmp_path / "runs", {"seed": ["0", "1"]}) if job.begun]
     assert next(job.commands("cpu", 4))[-1] == "--resume"
+
+
+def test_a_folder_holds_one_sweep(tmp_path):
+    out = tmp_path / "runs"
+    assert sweep(out, "--vary", "seed=0", "--set", "steps=1").exit_code == 0
+    assert sweep(out, "--vary", "seed=0,1", "--set", "steps=1").exit_code == 0
+    other = sweep(out, "--vary", "seed=0", "--set", "steps=2")
+    assert other.exit_code == 1
+    assert "choose another folder" in other.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from torchcram import results
 from torchcram.cli.errors import told
@@ -12,13 +12,12 @@ from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_evaluation
 from torchcram.cli.trained import facts, load
 from torchcram.memory import RoutingPolicy
+from torchcram.memory.router import Reads
 from torchcram.models import Cram
 from torchcram.strict import reject
 from torchcram.training import teacher
 from torchcram.training.run import RunFolder
 from torchcram.training.teacher import Kept
-
-Reads = Literal["routed", "dense", "off"]
 
 
 @told()

@@ -36,12 +36,14 @@ def run(
     console = Console(highlight=False, stderr=str(json) == "-")
     sweep = Sweep(every, workers=workers, device=device, rows=rows)
     with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"):
-        for done, job in enumerate(sweep.run(lambda job, text: console.print(f"[red]{job.folder.name}: {text}")), 1):
-            if job.row is not None:
-                console.print(f"{done}/{len(every)}  {_line(job)}", soft_wrap=True)
-    found = [job.row for job in every if job.row is not None]
+        rows_by_name: dict[str, dict[str, Any]] = {}
+        for job, row in sweep.run(lambda job, text: console.print(f"[red]{job.folder.name}: {text}")):
+            if row is not None:
+                rows_by_name[job.folder.name] = row
+                console.print(f"{len(rows_by_name)}/{len(every)}  {_line(job, row)}", soft_wrap=True)
+    found = [rows_by_name[job.folder.name] for job in every if job.folder.name in rows_by_name]
     if found:
-        console.print(_table(every))
+        console.print(_table(every, rows_by_name))
     if json is not None:
         seeds = sorted({row["seed"] for row in found})
         results.write(json, name=f"sweep-{task}", rows=found, seeds=seeds, machine=machine(device))
@@ -61,17 +63,16 @@ def _varied(vary: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _line(job: Job) -> str:
-    row: dict[str, Any] = job.row or {}
+def _line(job: Job, row: Mapping[str, Any]) -> str:
     return f"{job.folder.name}: accuracy {_share(row['accuracy'])}, reads {_share(row['reads'])}"
 
 
-def _table(every: Sequence[Job]) -> Table:
+def _table(every: Sequence[Job], rows: Mapping[str, Mapping[str, Any]]) -> Table:
     names = list(every[0].varied)
     shown = ("accuracy", "accuracy_recurring", "accuracy_novel", "reads", "layer_reads", "pairs")
     table = Table(*names, *shown, "seconds", box=None)
     for job in every:
-        row: dict[str, Any] = job.row or {}
+        row = rows.get(job.folder.name, {})
         seconds = f"{row['seconds']:.0f}" if row else "–"
         table.add_row(*job.varied.values(), *(_share(row.get(name)) for name in shown), seconds)
     return table

@@ -210,7 +210,7 @@ class ContradictionIndex(nn.Module):
         asking, telling = roles or self.roles(u, timeline.mask)
         rows = compact(asking | telling)
         seen = gather_rows(u, rows)
-        before = gather_rows(u.unsqueeze(2) if taps is None else taps, rows)
+        before = seen.unsqueeze(2) if taps is None else gather_rows(taps, rows)
         code = self.code(self.telling(before))
         ask_code = code if self.back is None else self.code(self.asking(before))
         flags = torch.stack([asking, telling, timeline.start.cumsum(1)], dim=-1)
@@ -245,7 +245,7 @@ class ContradictionIndex(nn.Module):
         taps: Tensor | None = None,
     ) -> Tensor:
         """What there is to learn from a call; see `lesson`. A method, so that FSDP2 can gather the parameters."""
-        return lesson(self, u, u.unsqueeze(2) if taps is None else taps, witnesses, chance, evidence)
+        return lesson(self, u, taps, witnesses, chance, evidence)
 
     def _evened(self, code: Tensor) -> Tensor:
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""

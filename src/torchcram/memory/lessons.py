@@ -55,11 +55,16 @@ def choose_witnesses(asking: Tensor, mask: Tensor, lot: Tensor, others: float) -
 
 
 def lesson(
-    index: ContradictionIndex, u: Tensor, taps: Tensor, witnesses: Rows, chance: Tensor, evidence: Sequence[Evidence]
+    index: ContradictionIndex,
+    u: Tensor,
+    taps: Tensor | None,
+    witnesses: Rows,
+    chance: Tensor,
+    evidence: Sequence[Evidence],
 ) -> Tensor:
     """What the reads of the witnesses teach: u [B, N, D], and what each layer's reads rested on.
 
-    taps [B, N, W, D]: what u was made of, each token and those just before it.
+    taps [B, N, W, D]: with a convolution, what u was made of, each token and those just before it.
     """
     share, event, says, used, _ = (torch.stack(part) for part in zip(*evidence, strict=True))
     rested = (share > _RESTS) & witnesses.valid
@@ -90,8 +95,10 @@ def lesson(
     idle = cost(index.asked(asker.detach()).squeeze(-1), torch.zeros_like(rests, dtype=u.dtype), reduction="none")
     asking = asking + (written * rests).sum() / reads + (idle * tokens * others).sum() / all_tokens
 
-    code = index.code(index.asking(gather_rows(taps, witnesses)))
-    marks = index.code(index.telling(gather_rows(taps, Rows(best, rests))))
+    asks_with, told_with = asker.unsqueeze(2), writer.unsqueeze(2)
+    if taps is not None:
+        asks_with, told_with = gather_rows(taps, witnesses), gather_rows(taps, Rows(best, rests))
+    code, marks = index.code(index.asking(asks_with)), index.code(index.telling(told_with))
     untold = (index.content(writer.detach()) - _in_units(said, index.reads)).square().mean(-1)
     expected, from_mark = index.expect(code), index.expect(marks)
     apart, leak = index.apart(writer, expected), index.apart(expected, from_mark)

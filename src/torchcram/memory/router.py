@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
 from torchcram.memory.utility import STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
+
+Reads = Literal["routed", "dense", "off"]
 
 NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
@@ -27,7 +29,7 @@ _TRY, _PART, _POINT, _MORE = _NUMBERS, _NUMBERS + 1, _NUMBERS + 2, 3
 class RoutingPolicy:
     """How a call chooses its actions. The default is what the router decides, with nothing random at evaluation."""
 
-    reads: Literal["routed", "dense", "off"] = "routed"
+    reads: Reads = "routed"
     """`routed`: the router chooses; `dense`: every token reads; `off`: no token uses a read (with
     `quality="exact"` reads are computed all the same, since the router needs them)."""
     skip: float = 0.0
@@ -56,7 +58,7 @@ class RoutingPolicy:
     """[B, N, L] int: use these actions instead of choosing; they win over `reads`."""
 
     def __post_init__(self) -> None:
-        if self.reads not in ("routed", "dense", "off"):
+        if self.reads not in get_args(Reads):
             raise ValueError(f"reads = {self.reads!r} is not possible; allowed: 'routed', 'dense', 'off'")
         if not 0 <= self.skip <= 1:
             raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")

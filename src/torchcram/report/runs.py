@@ -39,8 +39,7 @@ class Run:
             config = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{file} is not valid JSON: {error}") from None
-        if isinstance(config, dict) and config.get("format") == "torchcram":
-            raise ValueError(f"{folder} is a model folder (an export), not the folder of a run")
+        results.refuse_export(config, folder)
         if not isinstance(config, dict):
             raise ValueError(f"{file} holds no settings, but {config!r}")
         entries = results.read_metrics(folder / "metrics.jsonl")

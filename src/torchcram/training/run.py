@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -48,8 +49,8 @@ class RunFolder:
         if not path.is_file():
             raise ValueError(f"{self.path} is not a run folder: it has no config.json")
         text = path.read_text(encoding="utf-8")
-        if '"format": "torchcram"' in text:
-            raise ValueError(f"{self.path} is a model folder (an export), not the folder of a run")
+        with contextlib.suppress(json.JSONDecodeError):  # told by the next line
+            results.refuse_export(json.loads(text), self.path)
         return RunConfig.from_json(text)
 
     def begin(self, config: RunConfig) -> None:

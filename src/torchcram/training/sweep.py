@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchcram.files import replacing
 from torchcram.strict import reject
 
 OPTIONS = "model", "preset", "schedule"
@@ -39,9 +40,8 @@ class Job:
         """Whether there is something to go on from."""
         return (self.folder / "config.json").exists()
 
-    @property
-    def row(self) -> dict[str, Any] | None:
-        """What came of it, if it is done."""
+    def result(self) -> dict[str, Any] | None:
+        """What came of it, read from its folder; None if it is not done."""
         try:
             data = json.loads((self.folder / "row.json").read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError):
@@ -86,6 +86,20 @@ def jobs(
     return found
 
 
+def _remember(job: Job) -> None:
+    """Write down what all runs of a sweep have, as this one; a folder of a sweep with anything else is refused."""
+    out, given = job.folder.parent, {"task": job.task, "fixed": list(job.fixed), "options": job.options}
+    file = out / "sweep.json"
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before != given:
+            raise ValueError(f"{out} holds a sweep of {before}, not of {given}; choose another folder")
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary:
+        temporary.write_text(json.dumps(given), encoding="utf-8")
+
+
 class Sweep:
     """Runs jobs, so many at a time. Stopped, and started again, it goes on where it was."""
 
@@ -95,14 +109,20 @@ class Sweep:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def run(self, say: Callable[[Job, str], None]) -> Iterator[Job]:
-        """Run what is not done yet; yields each job when it is done, or has failed."""
+    def run(self, say: Callable[[Job, str], None]) -> Iterator[tuple[Job, dict[str, Any] | None]]:
+        """Run what is not done yet; yields each job with what came of it, or None if it failed or was stopped."""
+        _remember(self.jobs[0])
         with ThreadPoolExecutor(self.workers) as pool:
-            waiting = {pool.submit(self._work, job, say): job for job in self.jobs if job.row is None}
-            yield from (job for job in self.jobs if job not in waiting.values())
+            waiting = {}
+            for job in self.jobs:
+                done = job.result()
+                if done is None:
+                    waiting[pool.submit(self._work, job, say)] = job
+                else:
+                    yield job, done
             for future in as_completed(waiting):
                 future.result()
-                yield waiting[future]
+                yield waiting[future], waiting[future].result()
 
     def stop(self) -> None:
         """Ask all that run to save and stop, and start nothing more."""
@@ -112,7 +132,6 @@ class Sweep:
                 process.send_signal(signal.SIGTERM)
 
     def _work(self, job: Job, say: Callable[[Job, str], None]) -> None:
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
         with job.folder.with_suffix(".log").open("ab") as log:
             for words in job.commands(self.device, self.rows):
                 code = self._call(words, log)

@@ -19,7 +19,7 @@ def cram(preset: str) -> CramConfig:
 def test_baselines_have_as_many_parameters(name, preset):
     like = cram(preset)
     config = baseline(name, preset, like)
-    assert parameters(config) == pytest.approx(parameters(like), rel=0.01)
+    assert parameters(config) == pytest.approx(parameters(like), rel=0.001)
     assert (config.layers, config.block.width) == (like.layers, like.block.width)
     assert (config.inputs, config.outputs) == (like.inputs, like.outputs)
 

@@ -40,7 +40,8 @@ def make(case: str, seed: int = 0) -> Baseline:
             if config.mixer == "depth":
                 block.mixer.predictor[2].weight *= 4
             if config.mixer == "entropy" and config.deviations > 0:
-                block.mixer.mean.fill_(2.4)
+                block.mixer.entropies.mean.fill_(2.4)
+                block.mixer.entropies.mean_square.fill_(2.4**2)
     return model.eval()
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchcram.config import AttentionConfig
 from torchcram.memory import Timeline
 from torchcram.models.baselines.state import CacheState
 from torchcram.ops import Rows, compact, gather_rows
@@ -29,19 +30,19 @@ def look_back(
     value: Tensor,
     timeline: Timeline,
     held: CacheState,
+    config: AttentionConfig,
     *,
     rows: Rows | None = None,
     events: Rows | None = None,
-    window: int | None = None,
     in_order: bool = False,
-    rotary: bool = True,
     keep: bool = True,
 ) -> Looked:
     """Each row attends to itself, if it is an event, and to the events of its sequence before it.
 
-    query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. `window`: only events
-    less than so many positions back; with `in_order`, only the last so many events.
+    query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. With a window, only
+    events less than so many positions back; `in_order`: only the last so many events.
     """
+    window, rotary = config.window, config.rotary
     query, at = _placed(query, rows, timeline, rotary)
     key, position = _placed(key, events, timeline, rotary)
     batch, count = query.shape[:2]

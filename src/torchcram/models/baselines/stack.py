@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torchcram.config import BaselineConfig, OutputConfig
 from torchcram.memory import RoutingPolicy, Timeline
 from torchcram.memory.state import TensorTree
-from torchcram.models.baselines import mixers
-from torchcram.models.baselines.mixers import Mixed, Mixer, Uncertain
+from torchcram.models.baselines.adaptive import Boat, Depth, Uncertain
+from torchcram.models.baselines.attention import Attention, SlottedAttention
+from torchcram.models.baselines.mixer import Mixed, Mixer
+from torchcram.models.baselines.space import SelectiveSpace, Switch
 from torchcram.models.baselines.state import BaselineState, MixerState
 from torchcram.models.outputs import Heads
 from torchcram.models.sequence import SequenceModel, SequenceOutput
@@ -134,19 +136,19 @@ class Baseline(SequenceModel[BaselineLayer, BaselineState]):
 def _mixer(config: BaselineConfig, layer: int) -> nn.Module:
     match config.mixer:
         case "attention" if config.attention.slots is not None:
-            return mixers.SlottedAttention(config)
+            return SlottedAttention(config)
         case "attention":
-            return mixers.Attention(config)
+            return Attention(config)
         case "space":
-            return mixers.Attention(config) if config.attends(layer) else mixers.SelectiveSpace(config)
+            return Attention(config) if config.attends(layer) else SelectiveSpace(config)
         case "boat":
-            return mixers.Boat(config)
+            return Boat(config)
         case "switch":
-            return mixers.Switch(config, round(config.switch * layer / max(1, config.layers - 1)))
+            return Switch(config, round(config.switch * layer / max(1, config.layers - 1)))
         case "depth":
-            return mixers.Depth(config)
+            return Depth(config)
         case "entropy":
-            return mixers.Uncertain(config)
+            return Uncertain(config)
 
 
 def _entropy(answers: dict[str, Tensor], outputs: Sequence[OutputConfig]) -> Tensor:

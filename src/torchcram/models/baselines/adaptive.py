@@ -1,0 +1,142 @@
+"""Mixers that choose which tokens look back: SeqBoat, mixture of depths, and where a prediction is uncertain."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BaselineConfig
+from torchcram.memory import Timeline
+from torchcram.memory.losses import Counts
+from torchcram.memory.moments import RunningMoments
+from torchcram.models.baselines.attention import Attention, attend_rows
+from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.mixer import Mixed, by_head
+from torchcram.models.baselines.space import SelectiveSpace
+from torchcram.models.baselines.state import MixerState
+from torchcram.ops import compact, decay_scan, gather_rows, scatter_rows
+
+
+class Boat(nn.Module):
+    """SeqBoat: a moving average on every token, and gated attention among those that a configurator activates.
+
+    Tokens that are not active neither look back nor are looked back at. The configurator learns from its probability,
+    which what an active token found is multiplied by.
+    """
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        width = config.block.width
+        self.config = config
+        self.rate = nn.Parameter(torch.logspace(-3, 0, width).log())
+        self.average = nn.Linear(width, width, bias=False)
+        self.configure = nn.Linear(width, 2)
+        self.gate = nn.Linear(width, width)
+        self.pair = nn.Linear(width, 2 * width, bias=False)
+        self.content = nn.Linear(width, width, bias=False)
+        self.outward = nn.Linear(width, width, bias=False)
+
+    def initial_state(self, batch: int) -> MixerState:
+        like, heads = self.outward.weight, self.config.attention.heads
+        return MixerState(
+            cache=empty_cache(batch, heads, like.shape[0] // heads, like),
+            average=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device),
+        )
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.cache is not None
+        assert state.average is not None
+        c, heads = self.config, self.config.attention.heads
+        rate = self.rate.exp()
+        entering = timeline.clean(u * -torch.expm1(-rate))
+        steps = timeline.mask.to(rate.dtype)  # an average over tokens, whatever the time between them
+        h, average = decay_scan(entering, rate, steps, timeline.start, state.average)
+        active = torch.softmax(self.configure(h) / c.temperature, dim=-1)[..., 1]
+        chosen = (active > 0.5) & timeline.mask
+        rows = compact(chosen)
+        mine, around = gather_rows(u, rows), gather_rows(h, rows)
+        query, key = (by_head(part, heads) for part in self.pair(around).chunk(2, dim=-1))
+        value = by_head(self.content(mine), heads)
+        found = look_back(
+            query, key, value, timeline, state.cache, c.attention, rows=rows, events=rows, in_order=True, keep=keep
+        )
+        gated = self.outward(nn.functional.silu(self.gate(around)) * found.value.flatten(2))
+        gated = gated * gather_rows(active, rows).unsqueeze(-1)
+        out = timeline.clean(self.average(nn.functional.silu(h))) + scatter_rows(gated, rows, u.shape[1])
+        losses = {}
+        if self.training and c.cost:
+            losses["cost"] = c.cost * (active * timeline.mask).sum() / Counts.of(timeline.mask, None, None).tokens
+        return Mixed(out, MixerState(cache=found.cache, average=average), chosen, chosen, found.pairs, losses)
+
+
+class Depth(nn.Module):
+    """Mixture of depths: attention among the tokens that a router ranks highest in their sequence.
+
+    A rank is known only when all tokens are. At evaluation a predictor, trained to foretell it from the token alone,
+    decides instead.
+    """
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        width = config.block.width
+        self.capacity = config.capacity
+        self.router = nn.Linear(width, 1)
+        self.predictor = nn.Sequential(nn.Linear(width, width // 2), nn.ReLU(), nn.Linear(width // 2, 1))
+        self.attention = Attention(config)
+
+    def initial_state(self, batch: int) -> MixerState:
+        return self.attention.initial_state(batch)
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.cache is not None
+        score = self.router(u).squeeze(-1)
+        foretold = self.predictor(u.detach()).squeeze(-1)
+        losses = {}
+        if self.training:
+            chosen = _highest(score, timeline.mask, self.capacity)
+            cost = nn.functional.binary_cross_entropy_with_logits(foretold, chosen.to(foretold.dtype), reduction="none")
+            losses["predictor"] = (cost * timeline.mask).sum() / Counts.of(timeline.mask, None, None).tokens
+        else:
+            chosen = (foretold > 0) & timeline.mask
+        rows = compact(chosen)
+        out, found = attend_rows(self.attention, u, timeline, state, rows, rows, keep=keep)
+        out = out * torch.sigmoid(gather_rows(score, rows)).unsqueeze(-1)
+        value = scatter_rows(out, rows, u.shape[1])
+        return Mixed(value, found.state, chosen, chosen, found.pairs, losses)
+
+
+class Uncertain(nn.Module):
+    """A state space on every token, and attention for those of which its prediction is uncertain.
+
+    How uncertain a token is comes from outside: the entropy of what the model would answer without attention.
+    """
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        self.deviations = config.deviations
+        self.space = SelectiveSpace(config)
+        self.attention = Attention(config)
+        self.entropies = RunningMoments(1)
+
+    def initial_state(self, batch: int) -> MixerState:
+        space, cache = self.space.initial_state(batch), self.attention.initial_state(batch).cache
+        return MixerState(space=space.space, recent=space.recent, cache=cache)
+
+    def uncertain(self, entropy: Tensor, mask: Tensor) -> Tensor:
+        """[B, N] bool: whose entropy [B, N] is so many standard deviations above what it has been."""
+        if self.training:
+            self.entropies.observe(entropy.unsqueeze(-1), mask)
+        return (entropy > self.entropies.mean + self.deviations * self.entropies.variance.sqrt()) & mask
+
+    def look(self, u: Tensor, timeline: Timeline, state: MixerState, chosen: Tensor, *, keep: bool) -> Mixed:
+        """What the chosen tokens [B, N] find, and nothing for the others."""
+        rows = compact(chosen)
+        out, found = attend_rows(self.attention, u, timeline, state, rows, None, keep=keep)
+        return found._replace(value=scatter_rows(out, rows, u.shape[1]), reads=chosen, writes=timeline.mask)
+
+
+def _highest(score: Tensor, mask: Tensor, capacity: float) -> Tensor:
+    """[B, N] bool: the share `capacity` of each row's real tokens that has the highest scores."""
+    count = (mask.sum(1, keepdim=True) * capacity).ceil()
+    rank = score.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return (rank < count) & mask

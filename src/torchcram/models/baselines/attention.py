@@ -1,0 +1,87 @@
+"""Mixers in which every token looks back; and what those are made of in which some do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BaselineConfig, EpisodicConfig
+from torchcram.memory import Timeline
+from torchcram.memory.episodic import EpisodicMemory
+from torchcram.memory.losses import Counts, priority_loss
+from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.mixer import Mixed, by_head
+from torchcram.models.baselines.state import MixerState
+from torchcram.ops import Rows, compact, gather_rows, scatter_rows
+
+
+class Attention(nn.Module):
+    """Every token looks back at all, or at those in a window."""
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        width = config.block.width
+        self.config = config.attention
+        self.inward = nn.Linear(width, 3 * width, bias=False)
+        self.outward = nn.Linear(width, width, bias=False)
+
+    def initial_state(self, batch: int) -> MixerState:
+        width = self.outward.weight.shape[0]
+        return MixerState(cache=empty_cache(batch, self.config.heads, width // self.config.heads, self.outward.weight))
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.cache is not None
+        query, key, value = (by_head(part, self.config.heads) for part in self.inward(u).chunk(3, dim=-1))
+        found = look_back(query, key, value, timeline, state.cache, self.config, keep=keep)
+        out = self.outward(found.value.flatten(2))
+        return Mixed(out, MixerState(cache=found.cache), timeline.mask, timeline.mask, found.pairs, {})
+
+
+class SlottedAttention(nn.Module):
+    """Every token looks back at the events of highest priority, of which CRAM's own buffer holds as many."""
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        self.memory = EpisodicMemory(
+            config.block.width, EpisodicConfig(slots=config.attention.slots, heads=config.attention.heads)
+        )
+
+    def initial_state(self, batch: int) -> MixerState:
+        return MixerState(episodic=self.memory.empty(batch))
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.episodic is not None
+        none = torch.zeros_like(u)  # there is no working memory that keys could see
+        written = self.memory.write(u, none, timeline, state.episodic)
+        reading = self.memory.read(u, none, compact(timeline.mask), timeline, written)
+        value = scatter_rows(reading.value, reading.rows, u.shape[1])
+        losses = {}
+        if self.training:
+            losses["priority"] = priority_loss(written, reading, Counts.of(timeline.mask, reading, written))
+        after = MixerState(episodic=self.memory.keep(written, reading, state.episodic) if keep else None)
+        return Mixed(value, after, timeline.mask, written.slot >= 0, reading.pairs, losses)
+
+
+def attend_rows(
+    attention: Attention,
+    u: Tensor,
+    timeline: Timeline,
+    state: MixerState,
+    rows: Rows,
+    events: Rows | None,
+    *,
+    keep: bool,
+) -> tuple[Tensor, Mixed]:
+    """Attention of some rows to some events: what the rows found [B, R, D], and the rest of what a mixer returns."""
+    assert state.cache is not None
+    c = attention.config
+    weights = attention.inward.weight.chunk(3)
+    asker, asked = gather_rows(u, rows), u if events is None else gather_rows(u, events)
+    query, key, value = (
+        by_head(nn.functional.linear(x, weight), c.heads)
+        for x, weight in zip((asker, asked, asked), weights, strict=True)
+    )
+    found = look_back(query, key, value, timeline, state.cache, c, rows=rows, events=events, keep=keep)
+    nobody = torch.zeros_like(timeline.mask)
+    rest = Mixed(u, MixerState(cache=found.cache), nobody, nobody, found.pairs, {})
+    return attention.outward(found.value.flatten(2)), rest

@@ -1,0 +1,148 @@
+"""Mixers with a selective state space: Mamba-2, and TransMamba, which attends first."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BaselineConfig
+from torchcram.memory import Timeline
+from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.mixer import Mixed, by_head
+from torchcram.models.baselines.state import MixerState
+from torchcram.ops import compact, gather_rows, scatter_rows, state_space
+
+
+class SelectiveSpace(nn.Module):
+    """Mamba-2: a state space whose decay and input depend on the token; a short convolution before, a gate after."""
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        space, width, inner = config.space, config.block.width, config.inner
+        self.config = space
+        self.heads = inner // space.head
+        self.sizes = (inner, inner, 2 * space.size, self.heads)  # gate, input, key and query, step
+        self.inward = nn.Linear(width, sum(self.sizes), bias=False)
+        mixed = inner + 2 * space.size
+        self.taps = nn.Parameter(torch.empty(space.convolution, mixed).uniform_(-1, 1) / math.sqrt(space.convolution))
+        self.tap_bias = nn.Parameter(torch.zeros(mixed))
+        self.decay = _Decay(self.heads)
+        self.skip = nn.Parameter(torch.ones(self.heads))
+        self.norm = nn.RMSNorm(inner)
+        self.outward = nn.Linear(inner, width, bias=False)
+
+    def initial_state(self, batch: int) -> MixerState:
+        like, c = self.outward.weight, self.config
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
+
+        recent = zeros(c.convolution - 1, len(self.tap_bias)) if c.convolution > 1 else None
+        return MixerState(space=zeros(self.heads, c.head, c.size), recent=recent)
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.space is not None
+        gate, inner, pair, step = self.inward(timeline.clean(u)).split(self.sizes, dim=-1)
+        mixed, recent = convolve(torch.cat([inner, pair], dim=-1), self.taps, self.tap_bias, timeline, state.recent)
+        inner, key, query = torch.split(mixed, [self.sizes[0], self.config.size, self.config.size], dim=-1)
+        x = by_head(inner, self.heads)
+        amount, decay = self.decay(step, timeline)
+        y, last = state_space(
+            x * amount.unsqueeze(-1), decay, key.unsqueeze(2), query.unsqueeze(2), timeline.start, state.space
+        )
+        y = (y + self.skip.unsqueeze(-1) * x).flatten(2)
+        value = self.outward(self.norm(y * nn.functional.silu(gate)))
+        nobody = torch.zeros_like(timeline.mask)
+        after = MixerState(space=last.to(state.space.dtype), recent=recent)
+        return Mixed(timeline.clean(value), after, nobody, nobody, None, {})
+
+
+class _Decay(nn.Module):
+    """How much of each token enters, and how much of the state stays: Δ and A of Mamba-2, a number a head each."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        step = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
+        self.bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+
+    def forward(self, step: Tensor, timeline: Timeline) -> tuple[Tensor, Tensor]:
+        """step [B, N, H]. Padding enters nothing and takes no time."""
+        amount = nn.functional.softplus(step + self.bias) * timeline.mask.unsqueeze(-1)
+        return amount, amount * self.log_rate.exp()
+
+
+def convolve(
+    x: Tensor, taps: Tensor, bias: Tensor, timeline: Timeline, recent: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """SiLU of a causal convolution, a weight per channel and tap: x [B, N, C]; and what to carry on."""
+    out = taps[0] * x + bias
+    if recent is not None:
+        before, recent = timeline.previous(x, recent.to(x.dtype))
+        out = out + torch.einsum("bnwc,wc->bnc", before, taps[1:])
+    return timeline.clean(nn.functional.silu(out)), recent
+
+
+class Switch(nn.Module):
+    """TransMamba: attention up to a position, a state space after it; query, key and value are those of both.
+
+    The state space runs from the beginning, so that at the switch it holds what attention could look back at.
+    """
+
+    def __init__(self, config: BaselineConfig, until: int) -> None:
+        super().__init__()
+        width = config.block.width
+        self.config, self.heads, self.until = config.attention, config.attention.heads, until
+        self.sizes = (width, 3 * width, self.heads)
+        self.inward = nn.Linear(width, sum(self.sizes), bias=False)
+        taps = config.space.convolution
+        self.taps = nn.Parameter(torch.empty(taps, 3 * width).uniform_(-1, 1) / math.sqrt(taps))
+        self.tap_bias = nn.Parameter(torch.zeros(3 * width))
+        self.decay = _Decay(self.heads)
+        self.norm = nn.RMSNorm(width)
+        self.outward = nn.Linear(width, width, bias=False)
+
+    def initial_state(self, batch: int) -> MixerState:
+        like = self.outward.weight
+        size, taps = like.shape[0] // self.heads, self.taps.shape[0]
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
+
+        return MixerState(
+            cache=empty_cache(batch, self.heads, size, like),
+            space=zeros(self.heads, size, size),
+            recent=zeros(taps - 1, self.taps.shape[1]) if taps > 1 else None,
+        )
+
+    def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
+        assert state.cache is not None
+        assert state.space is not None
+        gate, mixed, step = self.inward(timeline.clean(u)).split(self.sizes, dim=-1)
+        mixed, recent = convolve(mixed, self.taps, self.tap_bias, timeline, state.recent)
+        query, key, value = (by_head(part, self.heads) for part in mixed.chunk(3, dim=-1))
+        amount, decay = self.decay(step, timeline)
+        scale = query.shape[-1] ** -0.5
+        carried, last = state_space(
+            value * amount.unsqueeze(-1), decay, key, query * scale, timeline.start, state.space
+        )
+        looks = timeline.mask & (timeline.position[:, :-1] < self.until)
+        rows = compact(looks)
+        found = look_back(
+            gather_rows(query, rows),
+            gather_rows(key, rows),
+            gather_rows(value, rows),
+            timeline,
+            state.cache,
+            self.config,
+            rows=rows,
+            events=rows,
+            keep=keep,
+        )
+        attended = scatter_rows(found.value, rows, u.shape[1])
+        y = torch.where(looks[..., None, None], attended, carried).flatten(2)
+        out = self.outward(self.norm(y * nn.functional.silu(gate)))
+        after = MixerState(cache=found.cache, space=last.to(state.space.dtype), recent=recent)
+        return Mixed(timeline.clean(out), after, looks, looks, found.pairs, {})
