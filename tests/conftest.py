@@ -64,8 +64,10 @@ def enliven(model: Cram, seed: int) -> Cram:
         if block.index is not None:
             # Some tokens ask and some are asked for, about half of what these say is new, and some ask for that.
             for head in (block.index.asks, block.index.asked):
-                fill(head.weight, 3 / math.sqrt(width))
-                head.bias.fill_(-1.5)
+                for part in head if block.index.back is not None else (head,):
+                    if isinstance(part, torch.nn.Linear):
+                        fill(part.weight, 3 / math.sqrt(part.in_features))
+                        part.bias.fill_(-1.5 * (part.out_features == 1))
             fill(block.index.content.weight, 0.44 / math.sqrt(width))
             rank = model.config.contradiction.rank
             fill(block.index.doubt[2].weight, 3 / math.sqrt(2 * rank))

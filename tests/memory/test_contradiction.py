@@ -386,3 +386,26 @@ def test_where_values_come_after_keys_it_learns_which_token_has_the_key():
     asking[0, 21::2], telling[0, 1:20:2] = True, True
     found = index.consult(u, timeline, index.empty(1), (asking, telling), taps)
     assert (found.target[0, 21::2] == event).double().mean() >= 0.9
+
+
+def test_what_is_read_where_no_answer_counts_teaches_nothing_about_keys():
+    torch.manual_seed(0)
+    index = ContradictionIndex(8, ContradictionConfig(rank=4), taps=2).eval()
+    index.rested.fill_(1.0)
+    u, taps = torch.randn(1, 12, 8), torch.randn(1, 12, 2, 8)
+    at = torch.arange(6, 12).unsqueeze(0)
+    answered = torch.zeros(1, 12, dtype=torch.bool)
+    answered[0, 6:9] = True
+    events = [torch.tensor([[0, 1, 2, *others]]) for others in ((3, 4, 5), (5, 0, 4))]
+
+    def loss(event, answered):
+        evidence = Evidence(torch.full((1, 6), 0.9), event, torch.ones(1, 6, 8), at >= 0, torch.zeros(1))
+        return index.loss(u, Rows(at, at >= 0), torch.ones(1, 12), [evidence], taps, answered).item()
+
+    assert loss(events[0], answered) == loss(events[1], answered)
+    assert loss(events[0], None) != loss(events[1], None)
+    chosen, chance, _ = choose_witnesses(
+        torch.zeros_like(answered), answered | True, torch.full((1, 12), 0.5), 0, answered
+    )
+    assert torch.equal(chosen, answered), "who has an answer is a witness"
+    assert torch.equal(chance, answered.float())

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
 from torchcram.memory import EpisodicMemory, EpisodicState, Timeline
-from torchcram.memory.episodic import Reading, Written
+from torchcram.memory.episodic import Reading, Written, smooth
 from torchcram.ops import Rows, compact
 
 WIDTH, HEADS = 6, 2
@@ -213,9 +213,10 @@ def test_the_short_convolution_weighs_each_tap():
     memory = EpisodicMemory(2, EpisodicConfig(heads=1, convolution=3))
     u = torch.tensor([[[1.0, 2.0]]])
     before = torch.tensor([[[[10.0, 20.0], [100.0, 200.0]]]])
-    assert memory.smooth(u, before).tolist() == [[[56.0, 112.0]]]
-    memory.taps.data = torch.tensor([[1.0, 0.0], [0.5, 1.0], [0.0, 2.0]])
-    assert memory.smooth(u, before).tolist() == [[[6.0, 420.0]]]
+    assert smooth(u, before, memory.taps).tolist() == [[[56.0, 112.0]]]
+    taps = torch.tensor([[1.0, 0.0], [0.5, 1.0], [0.0, 2.0]])
+    assert smooth(u, before, taps).tolist() == [[[6.0, 420.0]]]
+    assert EpisodicMemory(2, EpisodicConfig(heads=1)).taps is None
 
 
 def test_keep_puts_nothing_in_a_slot_that_is_free():

@@ -29,6 +29,22 @@ def test_rows_do_not_depend_on_who_makes_them(name):
     assert not torch.equal(whole.inputs["token"], batch(name, step=4)[1].inputs["token"])
 
 
+def test_what_is_not_a_binding_or_a_question_is_blank_or_noise():
+    for noise in (False, True):
+        _, examples = batch("mqar", noise=noise)
+        tokens, filler = examples.inputs["token"], examples.kind == 0
+        assert (tokens[~filler] > 0).all()
+        assert (tokens[filler].unique().numel() > 64) == noise
+        assert noise or (tokens[filler] == 0).all()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_is_told_where_there_is_an_answer(name):
+    _, examples = batch(name)
+    assert torch.equal(examples.answered, examples.targets["token"] != -100)
+    assert torch.equal(examples.answered, examples.kind >= 2)
+
+
 @pytest.mark.parametrize("name", ["mqar", "forgetting-mqar", "associative"])
 def test_a_key_is_answered_with_what_was_bound_last(name):
     task, examples = batch(name)

@@ -1,21 +1,33 @@
-"""What a training step of trained runs costs: with and without a contradiction index, û, and whatever else differs."""
+"""What trained runs cost: a training step, a forward pass, and the state after a long sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
+from torchcram import tasks
 from torchcram.bench.timing import in_turns, wait_for
 from torchcram.consolidation import Phase
 from torchcram.results import Row
+from torchcram.training.evaluate import evaluating, held_out
 from torchcram.training.loop import Trainer
 
+_CHUNK = 2048  # positions of a long sequence fed at once
 
-def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
-    """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is."""
+
+def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None = None) -> list[Row]:
+    """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is.
+
+    Also of a forward pass of as many sequences, as the model routes by itself, and with `state_length` the bytes of
+    the state after one sequence of so many positions.
+    """
     for trainer in trainers:
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
             which = f"{trainer.config.name}, seed {trainer.config.seed}, step {trainer.step}"
             raise ValueError(f"a run ({which}) has not come far enough: it still learns to read, or its price rises")
+    passes = in_turns(*map(_forward, trainers), repeats=repeats, warm_up=2)
+    sizes = [None if state_length is None else state_bytes(trainer, state_length) for trainer in trainers]
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
     return [
@@ -29,9 +41,40 @@ def run(trainers: Sequence[Trainer], repeats: int = 9) -> list[Row]:
             "step_ms": 1000 * time,
             "tokens_per_second": trainer.config.batch * trainer.task.length / time,
             "more_than_first": time / each[0] - 1,
+            "forward_ms": 1000 * forward,
+            **({"state_bytes": size, "state_length": state_length} if size is not None else {}),
         }
-        for trainer, time in zip(trainers, each, strict=True)
+        for trainer, time, forward, size in zip(trainers, each, passes, sizes, strict=True)
     ]
+
+
+def state_bytes(trainer: Trainer, length: int) -> int:
+    """Bytes of a model's state after a held-out sequence of `length` positions, fed in parts."""
+    config = trainer.config
+    task = tasks.make(config.task, **{**config.settings, "length": length})
+    state = None
+    ((_, examples),) = held_out(task, seed=config.seed, rows=range(1), chunk=1, device=trainer.device)
+    with evaluating(trainer.model), torch.autocast(trainer.device.type, torch.bfloat16, enabled=config.bf16):
+        for begin in range(0, length, _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            inputs = {name: x[:, part] for name, x in examples.inputs.items()}
+            state = trainer.model(inputs, dt=examples.dt[:, part], state=state).state
+    assert state is not None
+    return int(state.nbytes)
+
+
+def _forward(trainer: Trainer) -> Callable[[], None]:
+    """A forward pass of a held-out batch."""
+    config = trainer.config
+    rows = range(config.batch)
+    ((_, examples),) = held_out(trainer.task, seed=config.seed, rows=rows, chunk=config.batch, device=trainer.device)
+
+    def forward() -> None:
+        with evaluating(trainer.model), torch.autocast(trainer.device.type, torch.bfloat16, enabled=config.bf16):
+            trainer.model(examples.inputs, dt=examples.dt, keep_state=False)
+        wait_for(trainer.device)
+
+    return forward
 
 
 def _block(trainer: Trainer) -> Callable[[], None]:

@@ -240,9 +240,12 @@ def data(
 def steps(
     runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs; the others are compared to the first.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    state_length: Annotated[
+        int | None, typer.Option(min=1, help="Also the bytes of the state after a sequence of so many positions.")
+    ] = None,
     json: JsonFile = None,
 ) -> None:
-    """What a training step of trained runs costs, e.g. with and without a contradiction index."""
+    """What trained runs cost: a training step, a forward pass, and the state after a long sequence."""
     from torchcram import results
     from torchcram.bench.steps import run
     from torchcram.cli.errors import told
@@ -253,7 +256,7 @@ def steps(
     with told():
         prepare(device)
         trainers = [load(path, device) for path in runs]
-        timed = zip(runs, trainers, run(trainers), strict=True)
+        timed = zip(runs, trainers, run(trainers, state_length=state_length), strict=True)
         rows = [{"what": path.name, **facts(trainer), **row} for path, trainer, row in timed]
         if str(json) != "-":
             for row in rows:

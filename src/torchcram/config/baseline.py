@@ -25,10 +25,13 @@ class AttentionConfig(StrictConfig):
     """How many positions back a token can look, itself included; None: all. For `boat`, active tokens back."""
     slots: int | None = None
     """Keep only the events of highest priority, as CRAM's buffer does; None: all."""
+    convolution: int = 1
+    """Taps of a causal convolution before queries, keys and values, as CRAM's has; with `mixer="attention"`."""
 
     def __post_init__(self) -> None:
         check_integer("attention.heads", self.heads, 1)
         check_flag("attention.rotary", self.rotary)
+        check_integer("attention.convolution", self.convolution, 1)
         for name in ("window", "slots"):
             if getattr(self, name) is not None:
                 check_integer(f"attention.{name}", getattr(self, name), 1)
@@ -98,6 +101,8 @@ class BaselineConfig(ModelConfig):
             reject("attention.heads", self.attention.heads, f"a divisor of block.width = {width}, with even heads")
         if self.attention.slots is not None and self.mixer != "attention":
             reject("attention.slots", self.attention.slots, "None but with mixer='attention'")
+        if self.attention.convolution > 1 and self.mixer != "attention":
+            reject("attention.convolution", self.attention.convolution, "1 but with mixer='attention'")
         if self.inner % self.space.head:
             reject("space.head", self.space.head, f"a divisor of the inner width, {self.inner}")
 

@@ -17,7 +17,7 @@ from torchcram.config import (
     WorkingConfig,
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written, smooth
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -173,9 +173,9 @@ class Block(nn.Module):
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         recalled = self.semantic(u) if self.semantic is not None else None
         seen, taps, recent = u, None, None
-        if state.recent is not None and self.episodic is not None:
+        if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
             before, recent = timeline.previous(u, state.recent)
-            seen = self.episodic.smooth(u, before)
+            seen = smooth(u, before, self.episodic.taps)
             if self.index is not None:
                 taps = torch.cat([u.unsqueeze(2), before], dim=2)
         if noise is None:
@@ -195,13 +195,13 @@ class Block(nn.Module):
             estimate = self.quality.logit(u, recalled)
             quality = torch.sigmoid(estimate.detach())
         norm = h.detach().square().mean(-1).sqrt()
-        logits = self.router(u, timeline.log_gap, norm, quality, surprise.detach())
+        logits = self.router(seen, timeline.log_gap, norm, quality, surprise.detach())
         able = (True, store is not None, recalled is not None)
         hits = guidance.hits if guidance is not None else None
         chance = policy.audit if guidance is None else guidance.chance
         worth = None
         if self.router.worth is not None and store is not None:
-            worth = self.router.worth(u, timeline.log_gap, quality, surprise, hits)
+            worth = self.router.worth(seen, timeline.log_gap, quality, surprise, hits)
         decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, guidance, worth)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited
@@ -305,7 +305,7 @@ class Block(nn.Module):
         """What the index says of a call; while all is kept, there is nothing to look up yet, but all to learn."""
         mask = timeline.mask
         lot = policy.lot(mask, noise)
-        roles = index.roles(seen, mask)
+        roles = index.roles(seen, mask, taps)
         consulted, hits, pointer = None, None, None
         if not policy.keep_all:
             consulted = index.consult(seen, timeline, state, roles, taps, keep=keep)
@@ -320,7 +320,7 @@ class Block(nn.Module):
         if self.training and policy.lesson:
             # Where all read anyway, it may as well learn from many that do not ask.
             others = _OTHERS if policy.reads == "dense" else policy.audit
-            audit, chance, witnesses = choose_witnesses(roles[0], mask, lot, others)
+            audit, chance, witnesses = choose_witnesses(roles[0], mask, lot, others, policy.answered)
         return Guidance(consulted, hits, pointer, audit, plain, chance, witnesses)
 
     def _try(

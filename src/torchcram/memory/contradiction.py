@@ -23,6 +23,7 @@ _NEAR = 0.28  # of the variance of what is read: what is nearer to what was expe
 _UNKNOWN = 1.5  # doubt at which nothing is known of a key, whatever it says
 _FAMILIAR = 0.3  # doubt below which something is expected, and what is written can be a surprise
 _NEVER = torch.iinfo(torch.int64).max
+_HIDDEN = 32  # width of the hidden layer that tells roles, where they depend on several tokens
 _AT_ONCE = 1 << 24  # comparisons of positions and entries held in memory
 
 
@@ -111,8 +112,7 @@ class ContradictionIndex(nn.Module):
         own = torch.zeros(2, taps)
         own[0, 0] = 2 / STEEP
         self.back = nn.Parameter(own) if taps > 1 else None
-        self.asks = nn.Linear(width, 1)
-        self.asked = nn.Linear(width, 1)
+        self.asks, self.asked = (_role(width, taps) for _ in range(2))
         self.expected = nn.Sequential(nn.Linear(rank, 8 * rank), nn.ReLU(), nn.Linear(8 * rank, width))
         last = nn.Linear(2 * rank, 1)
         self.doubt = nn.Sequential(nn.Linear(rank, 2 * rank), nn.ReLU(), last)
@@ -176,11 +176,17 @@ class ContradictionIndex(nn.Module):
         share: Tensor = torch.sigmoid(self.doubt(self._evened(code))).squeeze(-1)
         return torch.exp(low + (high - low) * share)
 
-    def roles(self, u: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N]."""
-        asks, asked = (head(u.detach()).squeeze(-1) for head in (self.asks, self.asked))
-        asking = (asks > _LIKELY) & (asks > asked - _LAG) & mask
-        return asking, (asked > _LIKELY) & (asked > asks - _LAG) & mask
+    def roles(self, u: Tensor, mask: Tensor, taps: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Which tokens u [B, N, D] ask for something, and which say something that may be asked for, both [B, N].
+
+        taps [B, N, W, D]: with a convolution, each token and those just before it.
+        """
+        seen = (u if taps is None else taps.flatten(2)).detach()
+        asks, asked = (head(seen).squeeze(-1) for head in (self.asks, self.asked))
+        asking, telling = (asks > _LIKELY) & mask, (asked > _LIKELY) & mask
+        if self.back is not None:
+            return asking, telling  # a key after a value may be either
+        return asking & (asks > asked - _LAG), telling & (asked > asks - _LAG)
 
     def empty(self, batch: int) -> IndexState:
         """An index with no entries."""
@@ -207,7 +213,7 @@ class ContradictionIndex(nn.Module):
         taps [B, N, W, D]: with a convolution, each token and those just before it.
         """
         length = timeline.mask.shape[1]
-        asking, telling = roles or self.roles(u, timeline.mask)
+        asking, telling = roles or self.roles(u, timeline.mask, taps)
         rows = compact(asking | telling)
         seen = gather_rows(u, rows)
         before = seen.unsqueeze(2) if taps is None else gather_rows(taps, rows)
@@ -243,9 +249,10 @@ class ContradictionIndex(nn.Module):
         chance: Tensor,
         evidence: Sequence[Evidence],
         taps: Tensor | None = None,
+        answered: Tensor | None = None,
     ) -> Tensor:
         """What there is to learn from a call; see `lesson`. A method, so that FSDP2 can gather the parameters."""
-        return lesson(self, u, taps, witnesses, chance, evidence)
+        return lesson(self, u, taps, witnesses, chance, evidence, answered)
 
     def _evened(self, code: Tensor) -> Tensor:
         """Codes are no longer than 1; what is learned from them is learned sooner if their numbers are about 1."""
@@ -326,6 +333,13 @@ class ContradictionIndex(nn.Module):
             position=gather_rows(entries.position, rows).masked_fill(~rows.valid, -1),
             dead=gather_rows(entries.dies != _NEVER, rows),
         )
+
+
+def _role(width: int, taps: int) -> nn.Module:
+    """A token's logit of a role; with a convolution it depends on what came before, in whatever way."""
+    if taps == 1:
+        return nn.Linear(width, 1)
+    return nn.Sequential(nn.Linear(width * taps, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, 1))
 
 
 class _Seen(NamedTuple):

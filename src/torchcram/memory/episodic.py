@@ -66,15 +66,7 @@ class EpisodicMemory(nn.Module):
         self.outward = nn.Linear(width, width, bias=False)
         # A query and a key of the same content match from the start: retrieval emerges sooner.
         self.key.weight.data.copy_(self.query.weight.data)
-        if config.convolution > 1:
-            # What came just before counts half from the start: taps that begin at 0 are found far more slowly.
-            taps = torch.full((config.convolution, width), 0.5)
-            taps[0] = 1.0
-            self.taps = nn.Parameter(taps)
-
-    def smooth(self, u: Tensor, before: Tensor) -> Tensor:
-        """The short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D]."""
-        return self.taps[0] * u + torch.einsum("bnwd,wd->bnd", before, self.taps[1:])
+        self.taps = first_taps(width, config.convolution)
 
     def write(
         self,
@@ -216,6 +208,19 @@ class EpisodicMemory(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.config.heads, x.shape[-1] // self.config.heads)
+
+
+def first_taps(width: int, taps: int) -> nn.Parameter | None:
+    """The weights [W, D] that a short convolution begins with; None for one of a single tap, which is none."""
+    # What came just before counts half from the start: taps that begin at 0 are found far more slowly.
+    weights = torch.full((taps, width), 0.5)
+    weights[0] = 1.0
+    return nn.Parameter(weights) if taps > 1 else None
+
+
+def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
+    """A short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D], taps [W, D]."""
+    return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])
 
 
 def _pointed_at(pointer: Pointer, rows: Rows, written: Written, held: int) -> Tensor:

@@ -47,6 +47,8 @@ class RoutingPolicy:
     lesson: bool = True
     """In training: the contradiction index learns from this call. It need not from every one, as `Consolidator` knows,
     which also has `trial` only in lessons."""
+    answered: Tensor | None = None
+    """[B, N] bool: where an answer counts, if at few positions only; so the index knows whose reads mean something."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None

@@ -51,6 +51,8 @@ def baseline(name: str, preset: str, like: CramConfig) -> BaselineConfig:
     data = {"layers": like.layers, "inputs": like.inputs, "outputs": like.outputs, "block": {**size["block"]}}
     config = BaselineConfig.from_dict({**data, "mixer": BASELINES[name]["mixer"], "attention": dict(size["episodic"])})
     config = config.override(BASELINES[name])
+    if config.mixer == "attention":
+        config = config.override({"attention.convolution": like.episodic.convolution})
     return matched(config, parameters(like))
 
 

@@ -150,7 +150,7 @@ class Cram(SequenceModel[BlockOutput, CramState]):
             x, guidance = layer.x, layer.guidance
             layers.append(layer)
         if guidance is not None and guidance.witnesses is not None:
-            self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance))
+            self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance), policy.answered)
         return layers
 
     @classmethod
@@ -163,13 +163,13 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         folder.fill(model, weights, path)
         return model.to(device).eval()
 
-    def _teach_index(self, layers: list[BlockOutput], witnesses: Rows, chance: Tensor) -> None:
+    def _teach_index(self, layers: list[BlockOutput], witnesses: Rows, chance: Tensor, answered: Tensor | None) -> None:
         """Let the contradiction index learn from what all layers read; its loss goes with those of its own layer."""
         number = next(i for i, block in enumerate(self.blocks) if block.index is not None)
         index: ContradictionIndex = self.blocks[number].index  # type: ignore[assignment]
         evidence = [layer.evidence for layer in layers if layer.evidence is not None]
         own = layers[number]
-        loss = index.loss(own.seen, witnesses, chance, evidence, own.taps)
+        loss = index.loss(own.seen, witnesses, chance, evidence, own.taps, answered)
         layers[number] = dataclasses.replace(own, losses={**own.losses, "contradiction": loss})
 
     def _check_actions(self, actions: Tensor, shape: tuple[int, int, int]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchcram.config import InputConfig, OutputConfig, TokenField
 from torchcram.draws import Draws
-from torchcram.strict import StrictConfig, check_integer, check_number, reject
+from torchcram.strict import StrictConfig, check_flag, check_integer, check_number, reject
 from torchcram.tasks.task import Examples
 
 FILLER, STORE, NOVEL, OVERRIDDEN = range(4)
@@ -66,6 +66,7 @@ class TokenTask(ABC):
             targets={"token": target},
             kind=kind.to(torch.int8),
             pattern=torch.full_like(tokens, -1),
+            answered=target != _NONE,
         )
 
     @abstractmethod
@@ -114,12 +115,15 @@ class MqarConfig(TokenTaskConfig):
     """Share of the keys that are bound once more, to another value, before any is asked for."""
     last: bool = False
     """One key alone is asked for, at the end."""
+    noise: bool = False
+    """Everything else is random tokens, keys and values among them; else one that means nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("task.pairs", self.pairs, 1)
         check_number("task.power", self.power, 0, 1, open_low=True)
         check_number("task.rebound", self.rebound, 0, 1)
+        check_flag("task.noise", self.noise)
         if self.vocabulary // 2 - 1 < self.pairs or self.vocabulary - self.vocabulary // 2 < 2 * self.pairs:
             reject("task.vocabulary", self.vocabulary, f"at least {4 * self.pairs + 2}, so that keys and values differ")
         if self.room < (1 if self.last else self.pairs):
@@ -146,7 +150,8 @@ class Mqar(TokenTask):
     """Multi-query associative recall, as the zoology benchmark defines it: keys and values first, then questions.
 
     K keys, each followed by its value; later each key comes once more, after a gap that follows a power law, and there
-    its value is the answer. Everything else is noise. Keys come from the lower half of the vocabulary, values from the
+    its value is the answer. Everything else is blank, as in that benchmark's published experiments, or with `noise`
+    random tokens, as its generator has it by default. Keys come from the lower half of the vocabulary, values from the
     upper. Bindings are made afresh for every sequence. With `rebound`, the latest binding counts.
     """
 
@@ -172,8 +177,9 @@ class Mqar(TokenTask):
         kinds = torch.where(which, OVERRIDDEN, NOVEL).expand_as(keys)
         # Keys are in no order: if one alone is asked for, the last will do.
         asked, answer, kinds = (part[:, -at.shape[1] :] for part in (keys, counts, kinds))
-        tokens = draws.integers(3, c.length) % c.vocabulary
-        tokens = torch.cat([bound, tokens[:, bound.shape[1] :]], dim=1).scatter(1, at, asked)
+        size = len(keys), c.length - bound.shape[1]
+        rest = draws.integers(3, size[1]) % c.vocabulary if c.noise else keys.new_zeros(size)
+        tokens = torch.cat([bound, rest], dim=1).scatter(1, at, asked)
         target = torch.full_like(tokens, _NONE).scatter(1, at, answer)
         kind = torch.full_like(tokens, FILLER)
         kind[:, : bound.shape[1]] = STORE

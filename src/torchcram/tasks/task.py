@@ -25,6 +25,8 @@ class Examples:
     """[B, N] int8: index into the task's `kinds`."""
     pattern: Tensor
     """[B, N] int64: number of the recurring pattern a position asks for, or -1."""
+    answered: Tensor | None = None
+    """[B, N] bool: where there is an answer to give, for tasks that want one at few positions only."""
 
 
 class Task(Protocol):

@@ -209,7 +209,7 @@ class Trainer:
         scored = self.task.scored(examples)
         overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
         policy = self.consolidator.policy(processes.per_process(overall[self.task.main]))
-        policy = replace(policy, draws=draws)
+        policy = replace(policy, draws=draws, answered=examples.answered)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
             out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             positions = examples.kind.numel() * self.world.size

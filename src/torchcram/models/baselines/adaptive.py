@@ -33,6 +33,7 @@ class Boat(nn.Module):
         self.configure = nn.Linear(width, 2)
         self.gate = nn.Linear(width, width)
         self.pair = nn.Linear(width, 2 * width, bias=False)
+        self.pair.weight.data[width:] = self.pair.weight.data[:width]
         self.content = nn.Linear(width, width, bias=False)
         self.outward = nn.Linear(width, width, bias=False)
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, EpisodicConfig
 from torchcram.memory import Timeline
-from torchcram.memory.episodic import EpisodicMemory
+from torchcram.memory.episodic import EpisodicMemory, first_taps, smooth
 from torchcram.memory.losses import Counts, priority_loss
 from torchcram.models.baselines.lookback import empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
@@ -24,17 +24,22 @@ class Attention(nn.Module):
         self.config = config.attention
         self.inward = nn.Linear(width, 3 * width, bias=False)
         self.outward = nn.Linear(width, width, bias=False)
+        # As in CRAM: a query and a key of the same content match from the start.
+        self.inward.weight.data[width : 2 * width] = self.inward.weight.data[:width]
+        self.taps = first_taps(width, self.config.convolution)
 
     def initial_state(self, batch: int) -> MixerState:
-        width = self.outward.weight.shape[0]
-        return MixerState(cache=empty_cache(batch, self.config.heads, width // self.config.heads, self.outward.weight))
+        like, c = self.outward.weight, self.config
+        cache = empty_cache(batch, c.heads, like.shape[0] // c.heads, like)
+        return MixerState(cache=cache, recent=_nothing_yet(batch, self.taps))
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.cache is not None
+        u, recent = _smoothed(u, self.taps, timeline, state.recent)
         query, key, value = (by_head(part, self.config.heads) for part in self.inward(u).chunk(3, dim=-1))
         found = look_back(query, key, value, timeline, state.cache, self.config, keep=keep)
         out = self.outward(found.value.flatten(2))
-        return Mixed(out, MixerState(cache=found.cache), timeline.mask, timeline.mask, found.pairs, {})
+        return Mixed(out, MixerState(cache=found.cache, recent=recent), timeline.mask, timeline.mask, found.pairs, {})
 
 
 class SlottedAttention(nn.Module):
@@ -43,14 +48,20 @@ class SlottedAttention(nn.Module):
     def __init__(self, config: BaselineConfig) -> None:
         super().__init__()
         self.memory = EpisodicMemory(
-            config.block.width, EpisodicConfig(slots=config.attention.slots, heads=config.attention.heads)
+            config.block.width,
+            EpisodicConfig(
+                slots=config.attention.slots,
+                heads=config.attention.heads,
+                convolution=config.attention.convolution,
+            ),
         )
 
     def initial_state(self, batch: int) -> MixerState:
-        return MixerState(episodic=self.memory.empty(batch))
+        return MixerState(episodic=self.memory.empty(batch), recent=_nothing_yet(batch, self.memory.taps))
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.episodic is not None
+        u, recent = _smoothed(u, self.memory.taps, timeline, state.recent)
         none = torch.zeros_like(u)  # there is no working memory that keys could see
         written = self.memory.write(u, none, timeline, state.episodic)
         reading = self.memory.read(u, none, compact(timeline.mask), timeline, written)
@@ -58,8 +69,25 @@ class SlottedAttention(nn.Module):
         losses = {}
         if self.training:
             losses["priority"] = priority_loss(written, reading, Counts.of(timeline.mask, reading, written))
-        after = MixerState(episodic=self.memory.keep(written, reading, state.episodic) if keep else None)
+        kept = self.memory.keep(written, reading, state.episodic) if keep else None
+        after = MixerState(episodic=kept, recent=recent)
         return Mixed(value, after, timeline.mask, written.slot >= 0, reading.pairs, losses)
+
+
+def _smoothed(
+    u: Tensor, taps: Tensor | None, timeline: Timeline, recent: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The tokens after the short convolution, if there is one, and what to carry on."""
+    if taps is None or recent is None:
+        return u, None
+    before, recent = timeline.previous(u, recent)
+    return smooth(u, before, taps), recent
+
+
+def _nothing_yet(batch: int, taps: Tensor | None) -> Tensor | None:
+    if taps is None:
+        return None
+    return torch.zeros(batch, len(taps) - 1, taps.shape[1], dtype=taps.dtype, device=taps.device)
 
 
 def attend_rows(
