@@ -132,7 +132,7 @@ class Sweep:
                 process.send_signal(signal.SIGTERM)
 
     def _work(self, job: Job, say: Callable[[Job, str], None]) -> None:
-        with job.folder.with_suffix(".log").open("ab") as log:
+        with (job.folder.parent / f"{job.folder.name}.log").open("ab") as log:
             for words in job.commands(self.device, self.rows):
                 code = self._call(words, log)
                 if code is None:

@@ -32,8 +32,9 @@ def state_space(
     # What a chunk adds to the state at its end, and what was there before it.
     to_end = (elapsed[..., -1:] - elapsed).masked_fill(begun != begun[..., -1:], torch.inf)
     added = (x * torch.exp(-to_end).unsqueeze(-1)).transpose(-1, -2) @ key  # [B, C, H, p, s]
-    flat = added.transpose(1, 2).reshape(batch * heads, chunks, -1)
-    gap = elapsed[..., -1].transpose(1, 2).reshape(batch * heads, chunks)
+    # The state is a long sum: under autocast, what is added is narrower.
+    flat = added.transpose(1, 2).reshape(batch * heads, chunks, -1).to(initial.dtype)
+    gap = elapsed[..., -1].transpose(1, 2).reshape(batch * heads, chunks).to(initial.dtype)
     anew = (begun[..., -1] > 0).expand(batch, chunks, heads).transpose(1, 2).reshape(batch * heads, chunks)
     states, last = decay_scan(flat, torch.ones_like(flat[0, 0]), gap, anew, initial.reshape(batch * heads, -1))
     before = torch.cat([initial.reshape(batch * heads, 1, -1), states[:, :-1]], dim=1)
