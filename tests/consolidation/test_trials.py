@@ -99,6 +99,24 @@ def test_the_price_backs_off_while_too_much_is_lost():
     assert watching.controller.pressure < 0.01
 
 
+def test_what_reads_gained_before_is_not_taken_for_lost():
+    layer, watching = Layer(), consolidator(price=0.0)
+    layer.train(watching, 40)
+    assert watching.released_at < 30
+    assert watching.controller.excesses == [0.0] * 3
+
+
+def test_what_was_lost_is_kept_in_mind_for_a_while():
+    layer, watching = Layer(), consolidator(check_every=1, price=0.0)
+    released = {"released_at": 0, "told": [2.0, 1.0]}
+    watching.load_state_dict(watching.state_dict() | released)
+    watching.controller.at_release = {"loss": -5.0}
+    layer.train(watching, 3)
+    excesses = watching.controller.excesses
+    assert excesses[0] == pytest.approx(2.0)
+    assert excesses[0] > excesses[1] > excesses[2] > 0.1
+
+
 def test_layers_add_up():
     one, two = consolidator(check_every=10**6), consolidator(check_every=10**6)
     layer = Layer()

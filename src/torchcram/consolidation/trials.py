@@ -15,6 +15,7 @@ from torchcram.ops import gather_rows
 from torchcram.strict import reject
 
 _LOSS = "loss"  # the only one there is, whatever heads it is made of
+_KEPT = 0.5  # of what was lost, from check to check: it may be lost by a few tokens, which audits find now and then
 
 
 class TrialConsolidator(Consolidator):
@@ -51,7 +52,8 @@ class TrialConsolidator(Consolidator):
     def count(self) -> None:
         """Count a step, before its forward pass; if a check is due, release or adjust the pressure."""
         if self.step(self.losses) is not None:
-            self._told = torch.zeros_like(self._told)
+            acquired = self.released_at in (None, self.steps)
+            self._told = self._told * (0.0 if acquired else _KEPT)
 
     def watch(self, out: BlockOutput, policy: RoutingPolicy, *, first: bool) -> None:
         """Let the backward pass tell what a layer's reads on trial are worth; `first`: of the layers of a step."""
@@ -74,7 +76,7 @@ class TrialConsolidator(Consolidator):
     def losses(self, policy: RoutingPolicy) -> dict[str, float]:
         """The loss under a policy, less what it would be without reads, as trials told since the last check."""
         total, passes = self._told.tolist()
-        told = total / max(1, passes)
+        told = total / passes if passes else 0.0
         if self.released_at is None:
             return {_LOSS: 0.0 if policy.reads == "off" else -told}
         # The level as it was at release: since then only what routing adds to it is known.

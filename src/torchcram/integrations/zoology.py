@@ -16,9 +16,11 @@ from torchcram.config import BlockConfig, EpisodicConfig, RouterConfig, Semantic
 from torchcram.consolidation import ConsolidationConfig, Phase, TrialConsolidator
 from torchcram.draws import Draws
 from torchcram.memory import Block, RoutingPolicy, Timeline
+from torchcram.memory.utility import MOST
 from torchcram.strict import reject
 
 _MARK = "torchcram.consolidator"  # what the node of a graph that made a mixer's output is marked with
+_MOST = 20 * MOST  # as elsewhere if one position in twenty is scored: cut off lower, reads seem worth too little
 
 
 class CramMixer(nn.Module):
@@ -44,7 +46,7 @@ class CramMixer(nn.Module):
         rank: int = 32,
         convolution: int = 2,
         trained_length: int | None = None,
-        price: float = 0.05,
+        price: float = 0.2,
         tolerance: float = 0.01,
         consolidation: Mapping[str, Any] | None = None,
     ) -> None:
@@ -141,7 +143,7 @@ class CramMixer(nn.Module):
         draws = Draws(
             seed=torch.initial_seed(), step=self.consolidator.steps, rows=torch.arange(batch, device=x.device)
         )
-        policy = dataclasses.replace(self.consolidator.policy(scored=float(batch * length)), draws=draws)
+        policy = dataclasses.replace(self.consolidator.policy(float(batch * length)), most=_MOST, draws=draws)
         # While all read, a token skips, or is on trial, in all layers alike; see `Cram.run_blocks`.
         layers = 1 if policy.reads == "dense" else self.layer_idx + 1
         return policy, policy.noise(batch, length, layers)[-1]

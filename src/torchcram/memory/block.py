@@ -342,7 +342,7 @@ class Block(nn.Module):
             change = change - recalls.unsqueeze(-1) * gather_rows(recalled, rows)
         estimate = torch.ones_like(change[..., 0]) if worth is None else gather_rows(worth, rows)
         tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
-        return try_reads(x, estimate, rows, change, tried, audited, policy.scored)
+        return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
