@@ -31,7 +31,7 @@ POSITIVE = [0, -1.0, INFINITE, NAN, True, "1", None]
 IMPOSSIBLE = {
     "layers": COUNT,
     "block.width": COUNT,
-    "block.expansion": POSITIVE,
+    "block.expansion": POSITIVE[1:],
     "working.steps": COUNT,
     "working.carry": ["both", None, 1],
     "working.time_unit": POSITIVE,

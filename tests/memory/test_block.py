@@ -18,13 +18,14 @@ def layer(
     convolution: int = 1,
     buffer: bool = True,
     rank: int = 3,
+    expansion: float = 2.0,
     training: bool = False,
     **router,
 ) -> Block:
     """A layer that has learned something, so that no part of it is silent."""
     torch.manual_seed(0)
     block = Block(
-        block=BlockConfig(width=WIDTH),
+        block=BlockConfig(width=WIDTH, expansion=expansion),
         working=WorkingConfig(),
         episodic=EpisodicConfig(slots=slots, heads=2, convolution=convolution) if buffer else None,
         semantic=SemanticConfig(rank=rank),
@@ -93,13 +94,14 @@ def by_masking(block: Block, x: Tensor, clock: Timeline, actions: Tensor, weight
     context, _, _ = block.working(u, clock, torch.zeros(x.shape[0], WIDTH, dtype=x.dtype))
     weights = nn.functional.one_hot(actions, 3).to(x.dtype) if weights is None else weights
     x = x + context + weights[..., EPISODIC, None] * read + weights[..., SEMANTIC, None] * block.semantic(u)
-    return x + block.feed(block.norm_feed(x))
+    return x if block.feed is None else x + block.feed(block.norm_feed(x))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("convolution", [1, 3])
-def test_the_gathered_path_equals_the_masked_one(convolution):
-    block = layer(convolution=convolution)
+@pytest.mark.parametrize(("convolution", "expansion"), [(1, 2.0), (3, 2.0), (1, 0)])
+def test_the_gathered_path_equals_the_masked_one(convolution, expansion):
+    block = layer(convolution=convolution, expansion=expansion)
+    assert (block.feed is None) == (expansion == 0)
     x, clock = sequence()
     routed = run(block, x, clock)
     actions = routed.decision.actions

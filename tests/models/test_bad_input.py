@@ -226,6 +226,7 @@ def test_state_that_is_none(model):
         ({"temperature": 0.0}, r"temperature = 0.0 is not possible; allowed: a number above 0"),
         ({"temperature": -1.0}, r"temperature = -1.0 is not possible"),
         ({"temperature": float("nan")}, r"temperature = nan is not possible"),
+        ({"most": 0.0}, r"most = 0.0 is not possible; allowed: a number above 0"),
         ({"audit": -0.1}, r"audit = -0.1 is not possible; allowed: a share from 0 to 1"),
         ({"audit": 1.1}, r"audit = 1.1 is not possible"),
         ({"audit": float("nan")}, r"audit = nan is not possible"),

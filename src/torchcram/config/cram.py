@@ -145,16 +145,17 @@ class BlockConfig(StrictConfig):
     width: int = 512
     """D, the width of the residual stream."""
     expansion: float = 2.0
-    """Width of the feed-forward layer in units of D; 2 gives a layer about the size of a Transformer's at 4."""
+    """Width of the feed-forward layer in units of D; 2 gives a layer about the size of a Transformer's at 4; 0 is none,
+    for a stack that has its own."""
 
     def __post_init__(self) -> None:
         check_integer("block.width", self.width, 1)
-        check_number("block.expansion", self.expansion, 0, open_low=True)
+        check_number("block.expansion", self.expansion, 0)
 
     @property
     def feed_forward(self) -> int:
-        """Hidden units of the feed-forward layer."""
-        return max(1, round(self.width * self.expansion))
+        """Hidden units of the feed-forward layer; 0 without one."""
+        return max(1, round(self.width * self.expansion)) if self.expansion else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,5 +5,14 @@ from torchcram.consolidation.config import ConsolidationConfig
 from torchcram.consolidation.consolidator import Consolidator, Phase
 from torchcram.consolidation.controller import QualityController
 from torchcram.consolidation.gate import CompetenceGate
+from torchcram.consolidation.trials import TrialConsolidator
 
-__all__ = ["CompetenceGate", "ConsolidationConfig", "Consolidator", "DriftAlarm", "Phase", "QualityController"]
+__all__ = [
+    "CompetenceGate",
+    "ConsolidationConfig",
+    "Consolidator",
+    "DriftAlarm",
+    "Phase",
+    "QualityController",
+    "TrialConsolidator",
+]

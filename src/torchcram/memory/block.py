@@ -80,7 +80,7 @@ class BlockOutput:
 
 
 class Block(nn.Module):
-    """u = norm(x); x ← x + CT(u) + 1[episodic] r^E + 1[semantic] r^S; x ← x + FFN(norm(x)).
+    """u = norm(x); x ← x + CT(u) + 1[episodic] r^E + 1[semantic] r^S; x ← x + FFN(norm(x)), if there is one.
 
     A layer of its own, usable in any stack: give it a `Timeline` and the state it returned last time (None: nothing was
     seen yet).
@@ -119,8 +119,9 @@ class Block(nn.Module):
             router if semantic.rank else dataclasses.replace(router, sharpness=0.0),
             guided=guided or contradiction is not None,
         )
-        self.norm_feed = nn.RMSNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, block.feed_forward), nn.GELU(), nn.Linear(block.feed_forward, width))
+        hidden = block.feed_forward
+        self.norm_feed = nn.RMSNorm(width) if hidden else None
+        self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) if hidden else None
 
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
@@ -229,7 +230,8 @@ class Block(nn.Module):
         trial, valued = None, None
         if policy.trial > 0 and reading is not None:
             x, trial, valued = self._try(x, reading, recalled, decision, worth, policy)
-        x = x + self.feed(self.norm_feed(x))
+        if self.feed is not None and self.norm_feed is not None:
+            x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
         losses = {}
@@ -340,7 +342,7 @@ class Block(nn.Module):
             change = change - recalls.unsqueeze(-1) * gather_rows(recalled, rows)
         estimate = torch.ones_like(change[..., 0]) if worth is None else gather_rows(worth, rows)
         tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
-        return try_reads(x, estimate, rows, change, tried, audited, policy.scored)
+        return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""

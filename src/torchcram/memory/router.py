@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
-from torchcram.memory.utility import STEEP, WorthEstimator
+from torchcram.memory.utility import MOST, STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
 
 Reads = Literal["routed", "dense", "off"]
@@ -44,6 +44,8 @@ class RoutingPolicy:
     """Share of the reads of which a random part is used, to learn what they are worth; so is a part of audited ones."""
     scored: Tensor | float = 1.0
     """Positions that the loss to be differentiated is a mean of; so what reads are worth is told in nats."""
+    most: float = MOST
+    """What is told of a read on trial is cut off there, in nats, where û learns from it."""
     lesson: bool = True
     """In training: the contradiction index learns from this call. It need not from every one, as `Consolidator` knows,
     which also has `trial` only in lessons."""
@@ -68,6 +70,8 @@ class RoutingPolicy:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
         if self.price is not None and not self.price >= 0:
             raise ValueError(f"price = {self.price!r} is not possible; allowed: a number from 0 on, or None")
+        if not self.most > 0:
+            raise ValueError(f"most = {self.most!r} is not possible; allowed: a number above 0")
         for name in ("audit", "trial"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not possible; allowed: a share from 0 to 1")

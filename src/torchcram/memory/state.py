@@ -52,6 +52,11 @@ class TensorTree:
                 elif isinstance(item, TensorTree):
                     yield from item.named_tensors(f"{name}.")
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors: `state_bytes` of the ledger's definitions."""
+        return sum(x.numel() * x.element_size() for _, x in self.named_tensors())
+
 
 _Tree = TypeVar("_Tree", bound=TensorTree)
 
@@ -153,11 +158,6 @@ class SequenceState(TensorTree):
     def batch(self) -> int:
         """B, sequences in this state."""
         return self.position.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors: `state_bytes` of the ledger's definitions."""
-        return sum(x.numel() * x.element_size() for _, x in self.named_tensors())
 
     def layout(self) -> dict[str, str]:
         """Dtype and shape of every tensor, apart from the number of sequences and of slots, if these agree."""

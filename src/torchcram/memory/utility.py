@@ -15,7 +15,8 @@ from torchcram.ops import Rows
 
 STEEP = 10.0
 """What single numbers that stand for many tokens are multiplied by: an optimizer moves each weight as slowly."""
-_MOST = 5.0  # nats: labels are cut off there, so that one token cannot upset the estimate of all
+MOST = 5.0
+"""Nats: labels are cut off there, so that one token cannot upset the estimate of all."""
 _LEAST = -9.0  # log of nats: reads that do harm are worth no less
 
 
@@ -62,12 +63,19 @@ class WorthEstimator(nn.Module):
 
 
 def try_reads(
-    x: Tensor, estimate: Tensor, rows: Rows, change: Tensor, tried: Tensor, audited: Tensor, scored: Tensor | float
+    x: Tensor,
+    estimate: Tensor,
+    rows: Rows,
+    change: Tensor,
+    tried: Tensor,
+    audited: Tensor,
+    scored: Tensor | float,
+    most: float = MOST,
 ) -> tuple[Tensor, Trial, Tensor]:
     """Let the gradient at x [B, N, D] tell what the reads on trial are worth.
 
     change [B, R, D] is the difference that a whole read makes to x at each row; `tried` and `audited` [B, R] bool; the
-    loss is a mean over `scored` positions.
+    loss is a mean over `scored` positions. Labels are cut off at `most`.
 
     Returns x, the trial, and 0 to be added to the loss: its gradient is that of û - label · log û, mean over the reads
     that are used plus mean over those that are not.
@@ -79,7 +87,7 @@ def try_reads(
     worth = torch.full_like(wide(estimate), torch.nan)
     scale = torch.as_tensor(scored, device=x.device)
     probe = torch.zeros((), device=x.device, requires_grad=torch.is_grad_enabled())
-    passed, nothing = _apply(x, probe, estimate, rows.at, change.detach(), weight, scale, worth)
+    passed, nothing = _apply(x, probe, estimate, rows.at, change.detach(), weight, scale, worth, most)
     return passed, Trial(rows, tried, estimate.detach(), worth, probe), nothing
 
 
@@ -95,9 +103,10 @@ class _Worth(torch.autograd.Function):
         weight: Tensor,
         scale: Tensor,
         worth: Tensor,
+        most: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(estimate, at, change, weight, scale)
-        ctx.worth = worth
+        ctx.worth, ctx.most = worth, most
         return x.view_as(x), estimate.new_zeros(())
 
     @staticmethod
@@ -106,8 +115,8 @@ class _Worth(torch.autograd.Function):
         here = into_x.gather(1, at.unsqueeze(-1).expand_as(change))
         worth = -(wide(here) * wide(change)).sum(-1) * scale
         ctx.worth.copy_(worth)
-        slope = 1 - worth.clamp(-_MOST, _MOST).to(estimate.dtype) / torch.where(weight > 0, estimate, 1)
-        return into_x, here.new_zeros(()), into_loss * weight * slope, None, None, None, None, None
+        slope = 1 - worth.clamp(-ctx.most, ctx.most).to(estimate.dtype) / torch.where(weight > 0, estimate, 1)
+        return into_x, here.new_zeros(()), into_loss * weight * slope, None, None, None, None, None, None
 
 
 _apply: Callable[..., tuple[Tensor, Tensor]] = _Worth.apply

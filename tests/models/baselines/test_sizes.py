@@ -29,6 +29,16 @@ def test_parameters_are_those_of_the_model():
     assert parameters(config) == sum(p.numel() for p in build(config).parameters())
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("config", [cram("tiny"), baseline("mamba", "tiny", cram("tiny"))], ids=["cram", "mamba"])
+def test_layers_can_do_without_feed_forward_parts(config):
+    without = config.override({"block.expansion": 0})
+    hidden, width = config.block.feed_forward, config.block.width
+    assert parameters(config) - parameters(without) == config.layers * (2 * hidden * width + hidden + 2 * width)
+    inputs = Srcd().batch(seed=0, step=0, rows=range(1)).inputs
+    assert build(without).eval()(inputs).predictions["value"].isfinite().all()
+
+
 def test_a_mixer_can_be_too_large():
     with pytest.raises(ValueError, match="leaves some of 1000 parameters"):
         matched(baseline("mamba", "tiny", cram("tiny")), 1000)

@@ -39,7 +39,7 @@ class BaselineLayer:
 
 
 class BaselineBlock(nn.Module):
-    """x ← x + mixer(norm(x)); x ← x + FFN(norm(x))."""
+    """x ← x + mixer(norm(x)); x ← x + FFN(norm(x)), if there is one."""
 
     def __init__(self, config: BaselineConfig, layer: int) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class BaselineBlock(nn.Module):
         if isinstance(self.mixer, Uncertain):
             self.norm_early, self.norm_attention = nn.RMSNorm(width), nn.RMSNorm(width)
             self.early = Heads(width, [o for o in config.outputs if o.kind != "classification"])
-        self.norm_feed = nn.RMSNorm(width)
-        feed = config.block.feed_forward
-        self.feed = nn.Sequential(nn.Linear(width, feed), nn.GELU(), nn.Linear(feed, width))
+        hidden = config.block.feed_forward
+        self.norm_feed = nn.RMSNorm(width) if hidden else None
+        self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) if hidden else None
 
     def initial_state(self, batch: int) -> MixerState:
         """Before anything was seen."""
@@ -67,7 +67,9 @@ class BaselineBlock(nn.Module):
         else:
             mixed = self.mixer(u, timeline, state, keep=keep_state)
         x = x + mixed.value
-        x = timeline.clean(x + self.feed(self.norm_feed(x)))
+        if self.feed is not None and self.norm_feed is not None:
+            x = x + self.feed(self.norm_feed(x))
+        x = timeline.clean(x)
         return BaselineLayer(
             x=x,
             state=mixed.state if keep_state else None,

@@ -1,0 +1,1 @@
+"""Thin adapters for other libraries; none of them is imported."""
