@@ -4,7 +4,7 @@ import pytest
 
 from torchcram.config import BASELINES
 from torchcram.training.loop import Trainer
-from torchcram.training.recipes import configure
+from torchcram.training.recipes import MODELS, configure
 
 SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
 SMALL = {"steps": 24, "batch": 4, "evaluate_rows": 8, "evaluate_every": 12, "optimizer.warm_up": 3}
@@ -30,6 +30,13 @@ def test_it_learns_and_goes_on_where_it_was(name, tmp_path):
     again = trainer(name)
     assert again.restore(tmp_path)
     assert list(again.run())[-1].loss == reports[-1].loss
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_bfloat16_it_takes_a_step_and_is_evaluated(name):
+    model = trainer(name, bf16=True, batch=1, evaluate_rows=1)
+    assert model.train_step() > 0
+    assert model.evaluate().losses["dynamics"] > 0
 
 
 def test_what_reads_are_worth_is_for_models_that_choose_them():

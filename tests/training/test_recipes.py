@@ -42,6 +42,13 @@ def test_a_baseline_is_trained_plainly_and_read_back(name):
         config.override({"consolidation.schedule": "adaptive"})
 
 
+def test_where_a_binding_is_two_tokens_attention_gets_the_same_convolution():
+    for name in ("transformer", "window", "slots"):
+        assert configure("mqar", "small", name=name).model.attention.convolution == 2
+        assert configure("srcd", "small", name=name).model.attention.convolution == 1
+    assert configure("mqar", "small", name="mamba").model.attention.convolution == 1, "it has one of its own"
+
+
 def test_the_papers_schedule_is_not_for_baselines():
     with pytest.raises(ValueError, match="schedule = 'paper'"):
         configure("srcd", "tiny", name="mamba", schedule="paper")

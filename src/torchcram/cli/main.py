@@ -197,6 +197,21 @@ def export(
     export.run(run, out=out)
 
 
+@app.command()
+def baselines(
+    srcd: Annotated[Path, typer.Option(help="Result file of the runs on SRCD.")] = Path("results/baselines-srcd.json"),
+    mqar: Annotated[Path, typer.Option(help="Result file of the runs on MQAR.")] = Path("results/baselines-mqar.json"),
+    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("docs/baselines.md"),
+) -> None:
+    """Write the page that compares CRAM with other models, from result files."""
+    from torchcram import results
+    from torchcram.cli.errors import told
+    from torchcram.report.baselines import page
+
+    with told():
+        out.write_text(page(results.read(srcd), results.read(mqar)), encoding="utf-8")
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""

@@ -28,7 +28,9 @@ class Boat(nn.Module):
         super().__init__()
         width = config.block.width
         self.config = config
-        self.rate = nn.Parameter(torch.logspace(-3, 0, width).log())
+        # A token counts in its own average by the sigmoid of a standard normal number, as in Mega.
+        spread = torch.special.ndtri((torch.arange(width) + 0.5) / width)
+        self.rate = nn.Parameter(nn.functional.softplus(spread).log())
         self.average = nn.Linear(width, width, bias=False)
         self.configure = nn.Linear(width, 2)
         self.gate = nn.Linear(width, width)

@@ -1,0 +1,277 @@
+"""The page about the models that CRAM is compared with: what they are, how they were tuned, and what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchcram.report.words import SPACE, percent, plain
+
+Row = Mapping[str, Any]
+
+SOLVED = 0.999
+"""Accuracy from which on a model counts as one that solves SRCD."""
+
+ABOUT: Mapping[str, str] = {
+    "cram": "three memories and a router (this project)",
+    "transformer": "causal attention in every layer, rotary positions",
+    "window": "the same, a number of positions back at most",
+    "slots": "the same, over the 512 events of highest priority, as in CRAM's buffer",
+    "mamba": "Mamba-2 (Dao and Gu 2024): a selective state space in every layer",
+    "jamba": "Mamba-2 with attention in one layer of eight, or of all (after Lieber et al. 2024)",
+    "seqboat": "SeqBoat (Ren et al. 2023): a moving average, gated attention among activated tokens",
+    "seqboat+cost": "the same, with a cost for each activated token",
+    "transmamba": "TransMamba (2025): attention up to a position, a state space after it",
+    "mod": "mixture of depths (Raposo et al. 2024): attention among the tokens ranked highest",
+    "entropy": "a state space, and attention for tokens whose answer is uncertain",
+    "gate": "control: CRAM without semantic memory",
+    "working": "control: working memory and feed-forward parts alone",
+}
+"""A line on each model."""
+
+
+_PAGE = """\
+# Baselines
+
+Made by `torchcram baselines` from `results/baselines-srcd.json` and `results/baselines-mqar.json`. How the models are
+built: docs/decisions/013-baselines.md.
+
+## What they are
+
+{about}
+
+All have the inputs, outputs and number of parameters that CRAM has, see Δτ, and are trained by the same loop.
+
+## Sanity: recall of what was bound in the same sequence (MQAR)
+
+{mqar_setting}
+
+{mqar}
+
+Nothing recurs from one sequence to the next, so nothing can be learned by heart: every query needs a read.
+
+## SRCD
+
+{srcd_setting}
+
+{srcd}
+
+Accuracy: median of the seeds, and the worst in brackets. Reads: positions that look back in at least one layer. Pairs:
+in units of dense attention's. Writes: positions that can be looked back at, mean over layers. State: of one sequence,
+after 131,072 positions. Speed: of a training step, and of a forward pass of a batch, each timed alone.
+
+### Who solves it
+
+{verdicts}
+
+### Quality against reads
+
+One seed for each setting of what trades attention for quality.
+
+{curve}
+
+### How they were tuned
+
+Accuracy (all queries) at each learning rate, one seed; the best was used from there on. Steps, batches and schedule are
+the same for all.
+
+{rates}
+"""
+
+
+_COLUMNS = (
+    *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "writes", "parameters"),
+    *("state", "tokens/s", "forward ms"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The runs of a model at one setting, which differ by their seeds."""
+
+    model: str
+    setting: str
+    rows: Sequence[Row]
+
+    @property
+    def name(self) -> str:
+        """The model, and what is unusual about it."""
+        return f"`{self.model}`" + (f" {self.setting}" if self.setting else "")
+
+    def median(self, key: str) -> float | None:
+        """Over seeds; None where nothing was measured."""
+        values = [row[key] for row in self.rows if row.get(key) is not None]
+        return statistics.median(values) if values else None
+
+    def worst(self, key: str) -> float:
+        """The least over seeds."""
+        return min(float(row[key]) for row in self.rows)
+
+    @property
+    def solves(self) -> bool:
+        """With every seed."""
+        return self.worst("accuracy") >= SOLVED
+
+    @property
+    def error(self) -> float | None:
+        """Dynamics: mean squared error in units of the least possible."""
+        errors = [row["dynamics_mse"] / row["dynamics_floor"] for row in self.rows if row.get("dynamics_floor")]
+        return statistics.median(errors) if errors else None
+
+
+def page(srcd: Row, mqar: Row) -> str:
+    """The whole page, in Markdown, from the two result files."""
+    finals, costs = (groups(srcd["rows"], what) for what in ("final", "cost"))
+    return _PAGE.format(
+        about=_table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
+        mqar_setting=_setting(mqar),
+        mqar=_mqar_table(groups(mqar["rows"], "final")),
+        srcd_setting=_setting(srcd),
+        srcd=_srcd_table(finals, {(g.model, g.setting): g for g in costs}),
+        verdicts="\n".join(f"- {line}" for line in verdicts(finals)),
+        curve=_curve_table(groups(srcd["rows"], "curve")),
+        rates=_rates_table(srcd["rows"]),
+    )
+
+
+def groups(rows: Iterable[Row], what: str) -> list[Group]:
+    """Rows of one kind, by model and setting, in their order."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["what"] == what:
+            found.setdefault((row["model"], row.get("setting", "")), []).append(row)
+    return [Group(model=model, setting=setting, rows=each) for (model, setting), each in found.items()]
+
+
+def verdicts(finals: Sequence[Group]) -> list[str]:
+    """Who solves SRCD, with how many reads; and who does not."""
+    lines = []
+    solving = sorted((g for g in finals if g.solves), key=lambda g: g.median("reads") or 0.0)
+    ours = next((g for g in solving if g.model == "cram"), None)
+    without = [g for g in solving if g.median("reads") == 0]
+    if without:
+        lines.append(f"Without any attention, by a state that is large enough: {_names(without)}.")
+    rivals = [g for g in solving if g.model != "cram" and g not in without]
+    if ours is None:
+        lines.append(f"CRAM does not reach {_percent(SOLVED)} with every seed.")
+    else:
+        reads = ours.median("reads") or 0.0
+        fewer = [g for g in rivals if (g.median("reads") or 0.0) < reads]
+        lines.append(
+            f"CRAM reaches {_percent(SOLVED)} with every seed at {_percent(reads)} reads "
+            f"(least possible {_percent(ours.median('opt'))})."
+        )
+        if fewer:
+            lines.append(f"With fewer reads: {_with_reads(fewer)}.")
+        if others := [g for g in rivals if g not in fewer]:
+            lines.append(f"With more: {_with_reads(others)}.")
+    if not_solving := [g for g in finals if not g.solves]:
+        told = ", ".join(f"{g.name} (novel {_percent(g.median('accuracy_novel'))})" for g in not_solving)
+        lines.append(f"Not at {_percent(SOLVED)}: {told}.")
+    return lines
+
+
+def _setting(data: Row) -> str:
+    return f"{data['setting']} {data['machine']}; commit {data['commit']}.\n\n```sh\n{data['command']}\n```"
+
+
+def _mqar_table(finals: Sequence[Group]) -> str:
+    def line(group: Group) -> list[str]:
+        least, reads = group.median("opt"), group.median("reads")
+        return [
+            group.rows[0]["task"],
+            group.name,
+            str(len(group.rows)),
+            _accuracy(group, "accuracy"),
+            _percent(reads),
+            "–" if not least or reads is None else plain(reads / least),
+            _percent(group.median("pairs")),
+        ]
+
+    heads = ("task", "model", "seeds", "accuracy", "reads", "reads ÷ queries", "pairs")
+    return _table(heads, map(line, finals))
+
+
+def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
+    def line(group: Group) -> list[str]:
+        cost = costs.get((group.model, group.setting))
+        measured = {
+            key: cost.median(key) if cost else None for key in ("state_bytes", "tokens_per_second", "forward_ms")
+        }
+        return [
+            group.name,
+            str(len(group.rows)),
+            _accuracy(group, "accuracy"),
+            _percent(group.median("accuracy_recurring")),
+            _accuracy(group, "accuracy_novel"),
+            plain(group.error),
+            _percent(group.median("reads")),
+            _percent(group.median("pairs")),
+            _percent(group.median("writes")),
+            f"{group.rows[0]['parameters']:,}",
+            _bytes(measured["state_bytes"]),
+            _thousands(measured["tokens_per_second"]),
+            plain(measured["forward_ms"], 1),
+        ]
+
+    return _table(_COLUMNS, map(line, finals))
+
+
+def _curve_table(curve: Sequence[Group]) -> str:
+    def line(group: Group) -> list[str]:
+        return [
+            f"`{group.model}`",
+            group.setting,
+            _percent(group.median("accuracy")),
+            _percent(group.median("accuracy_novel")),
+            _percent(group.median("reads")),
+            _percent(group.median("pairs")),
+            plain(group.median("forward_ms"), 1),
+        ]
+
+    return _table(("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms"), map(line, curve))
+
+
+def _rates_table(rows: Iterable[Row]) -> str:
+    tried = [row for row in rows if row["what"] == "rate"]
+    rates = sorted({row["rate"] for row in tried})
+    lines = []
+    for model, each in itertools.groupby(tried, key=lambda row: row["model"]):
+        found = {row["rate"]: row["accuracy"] for row in each}
+        lines.append([f"`{model}`", *(_percent(found.get(rate)) for rate in rates)])
+    return _table(("model", *(f"{rate:g}" for rate in rates)), lines)
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    written = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in written)
+
+
+def _names(those: Sequence[Group]) -> str:
+    return ", ".join(group.name for group in those)
+
+
+def _with_reads(those: Sequence[Group]) -> str:
+    return ", ".join(f"{group.name} {_percent(group.median('reads'))}" for group in those)
+
+
+def _accuracy(group: Group, key: str) -> str:
+    median = _percent(group.median(key))
+    return median if len(group.rows) == 1 or group.median(key) is None else f"{median} ({_percent(group.worst(key))})"
+
+
+def _percent(share: float | None) -> str:
+    return percent(share).replace(SPACE, " ")
+
+
+def _bytes(size: float | None) -> str:
+    if size is None:
+        return "–"
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
+
+
+def _thousands(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1000:.0f}k"

@@ -1,0 +1,106 @@
+"""The page about baselines says what the result files say."""
+
+import json
+
+from typer.testing import CliRunner
+
+from torchcram.cli.main import app
+from torchcram.report import baselines
+
+
+def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
+    return {
+        "what": what,
+        "model": model,
+        "setting": setting,
+        "task": "srcd",
+        "rate": rate,
+        "accuracy": accuracy,
+        "accuracy_recurring": 1.0,
+        "accuracy_novel": accuracy - 0.0001,
+        "dynamics_mse": 0.0101,
+        "dynamics_floor": 0.01,
+        "opt": 0.015,
+        "reads": reads,
+        "pairs": reads / 2,
+        "writes": 1.0,
+        "parameters": 1_234_567,
+        **more,
+    }
+
+
+def files(*rows):
+    about = {"setting": "Small.", "machine": "a machine", "commit": "abc", "command": "torchcram sweep"}
+    mqar = [
+        row("final", "cram", 1.0, 0.13, opt=0.125),
+        row("final", "transformer", 0.995, 1.0, setting="without rotary", opt=0.125),
+    ]
+    return {**about, "rows": list(rows)}, {**about, "rows": mqar}
+
+
+ROWS = (
+    row("rate", "cram", 0.9999, 0.015, rate=1e-3),
+    row("rate", "cram", 0.9, 0.02, rate=5e-4),
+    row("final", "cram", 0.9999, 0.0150),
+    row("final", "cram", 0.9991, 0.0152, seed=1),
+    row("final", "cram", 0.9995, 0.0151, seed=2),
+    row("final", "transformer", 0.9998, 1.0),
+    row("final", "mod", 0.9997, 0.2, setting="capacity 12.5 %"),
+    row("final", "mamba", 0.71, 0.0),
+    row("cost", "cram", 1, 1, state_bytes=2**20, tokens_per_second=123_456.0, forward_ms=1.25),
+    row("curve", "mod", 0.95, 0.05, setting="capacity 5 %", forward_ms=2.0),
+)
+
+
+def test_the_page_has_every_number():
+    text = baselines.page(*files(*ROWS))
+    expected = [
+        "| `cram` | 3 | 99.95 % (99.91 %) | 100 % | 99.94 % (99.90 %) | 1.01 | 1.51 % | 0.76 % | 100 % | 1,234,567 |"
+        " 1.0 MiB | 123k | 1.2 |",
+        "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 100 % | 1,234,567"
+        " | – | – | – |",
+        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 |",
+        "| model | 0.0005 | 0.001 |",
+        "| `cram` | 90 % | 99.99 % |",
+        "| srcd | `transformer` without rotary | 1 | 99.50 % | 100 % | 8 | 50 % |",
+        "| srcd | `cram` | 1 | 100 % | 13 % | 1.04 | 6.50 % |",
+    ]
+    for line in expected:
+        assert line in text.splitlines()
+    assert "Small. a machine; commit abc." in text
+
+
+def test_it_says_who_solves_it_and_with_how_many_reads():
+    said = baselines.verdicts(baselines.groups(ROWS, "final"))
+    assert said == [
+        "CRAM reaches 99.90 % with every seed at 1.51 % reads (least possible 1.50 %).",
+        "With more: `mod` capacity 12.5 % 20 %, `transformer` 100 %.",
+        "Not at 99.90 %: `mamba` (novel 70.99 %).",
+    ]
+
+
+def test_it_says_where_cram_is_not_ahead():
+    rivals = (row("final", "gate", 0.9999, 0.014), row("final", "mamba", 1.0, 0.0))
+    said = baselines.verdicts(baselines.groups((*ROWS[2:5], *rivals), "final"))
+    assert said[0] == "Without any attention, by a state that is large enough: `mamba`."
+    assert said[2] == "With fewer reads: `gate` 1.40 %."
+    failed = (row("final", "cram", 0.9999, 0.015), row("final", "cram", 0.99, 0.015))
+    assert baselines.verdicts(baselines.groups(failed, "final"))[0] == "CRAM does not reach 99.90 % with every seed."
+
+
+def test_every_model_that_can_be_trained_is_told_of():
+    from torchcram.training.recipes import MODELS
+
+    assert set(baselines.ABOUT) == set(MODELS)
+
+
+def test_the_command_writes_it(tmp_path):
+    for name, data in zip(("srcd", "mqar"), files(*ROWS), strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+    words = [f"--{name}={tmp_path / name}.json" for name in ("srcd", "mqar")]
+    found = CliRunner().invoke(app, ["baselines", *words, "--out", str(tmp_path / "page.md")])
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == baselines.page(*files(*ROWS))
+    missing = CliRunner().invoke(app, ["baselines", "--srcd", str(tmp_path / "no.json"), *words[1:]])
+    assert missing.exit_code == 1
+    assert "no.json" in missing.output
