@@ -39,6 +39,9 @@ def make(case: str, seed: int = 0) -> Baseline:
             if parameter.dim() > 1:
                 parameter *= 2
         for block in model.blocks:
+            if config.mixer == "boat":
+                block.mixer.configure.weight *= 10
+                block.mixer.configure.bias.zero_()
             if config.mixer == "depth":
                 block.mixer.predictor[2].weight *= 4
             if config.mixer == "entropy" and config.deviations > 0:

@@ -33,6 +33,9 @@ class Boat(nn.Module):
         self.rate = nn.Parameter(nn.functional.softplus(spread).log())
         self.average = nn.Linear(width, width, bias=False)
         self.configure = nn.Linear(width, 2)
+        # Nearly all are active at first: a configurator that begins undecided closes before attention is of any use.
+        self.configure.weight.data.mul_(0.1)
+        self.configure.bias.data.copy_(torch.tensor([-2.0, 2.0]))
         self.gate = nn.Linear(width, width)
         self.pair = nn.Linear(width, 2 * width, bias=False)
         self.pair.weight.data[width:] = self.pair.weight.data[:width]
