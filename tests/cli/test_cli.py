@@ -141,12 +141,17 @@ def test_bench_steps_compares_runs(tmp_path, monkeypatch):
     refused = run("bench", "steps", *runs)
     assert refused.exit_code == 1
     assert "not come far enough" in refused.stderr
-    monkeypatch.setattr(steps, "run", lambda trainers: [{"step_ms": 1.0 + i} for i in range(len(trainers))])
+
+    def timed(trainers, state_length):
+        return [{"step_ms": 1.0 + i, "state_length": state_length} for i in range(len(trainers))]
+
+    monkeypatch.setattr(steps, "run", timed)
     path = tmp_path / "bench.json"
-    assert "step_ms 2" in run("bench", "steps", *runs, "--json", str(path)).output
+    assert "step_ms 2" in run("bench", "steps", *runs, "--state-length", "9", "--json", str(path)).output
     data = json.loads(path.read_text())
     assert [(row["what"], row["step_ms"], row["seed"]) for row in data["rows"]] == [("with", 1, 0), ("without", 2, 0)]
     assert (data["name"], data["seeds"]) == ("bench-steps", [0])
+    assert [row["state_length"] for row in data["rows"]] == [9, 9]
 
 
 SMALL = ["--set", "steps=20", "--set", "evaluate_every=10", "--set", "evaluate_rows=8", "--set", "batch=4"]

@@ -83,7 +83,9 @@ def test_elsewhere_there_is_a_plain_line_an_evaluation(dumb, monkeypatch):
     with Display(out, run) as display:
         for progress in run.run():
             display.report(progress)
-    lines = out.file.getvalue().splitlines()
+    first, *lines = out.file.getvalue().splitlines()
+    size = sum(p.numel() for p in run.model.parameters())
+    assert first == f"cram with {size:,} parameters on srcd: steps 1 to 20, a line every 10"
     assert len(lines) == 2
     assert lines[1] == describe(progress, 20)
     assert f"q̄ {progress.evaluation.mean_quality:.2f}" in lines[1]

@@ -35,6 +35,8 @@ class Display:
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
+        else:
+            self.console.print(_beginning(self.trainer), soft_wrap=True)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -118,3 +120,13 @@ def _share(value: float | None) -> str:
 
 def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _beginning(trainer: Trainer) -> str:
+    """What is about to happen, for those who wait for the first evaluation."""
+    config = trainer.config
+    size = sum(p.numel() for p in trainer.model.parameters())
+    return (
+        f"{config.name} with {size:,} parameters on {config.task}: steps {trainer.step + 1} to {config.steps}, "
+        f"a line every {config.evaluate_every}"
+    )
