@@ -201,7 +201,8 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
     out = str(tmp_path / "run")
     words = [sys.executable, "-m", "torchcram", "train", "srcd", "--out", out, *SMALL, "--set", "steps=100000"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    process.stdout.readline()
+    for _ in range(2):  # what is about to happen, then the first evaluation
+        process.stdout.readline()
     second = run("train", "srcd", "--out", out, "--resume")
     assert second.exit_code == 1
     assert "is being written to by another process" in second.stderr

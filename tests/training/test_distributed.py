@@ -133,6 +133,7 @@ def test_train_with_torchrun_then_stop_evaluate_and_resume_alone(tmp_path):
     out = str(tmp_path / "run")
     words = ["train", "srcd", "--out", out, "--parallel", "fsdp", *SMALL, "--set", "steps=100000"]
     started = torchrun("-m", "torchcram", *words)
+    assert "steps 1 to 100000" in started.stdout.readline()
     assert "acquire     step     10/100000" in started.stdout.readline()
     started.send_signal(signal.SIGTERM)
     rest, errors = started.communicate(timeout=60)

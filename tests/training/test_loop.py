@@ -7,6 +7,7 @@ import torch
 
 from torchcram import CramConfig
 from torchcram.memory import RoutingPolicy
+from torchcram.ops import Lengths
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import load_decisions
@@ -48,6 +49,35 @@ def test_after_release_only_routed_and_audited_tokens_are_read():
         assert int(layer.reading.rows.valid.sum()) == int((layer.reads | layer.audits).sum())
         assert layer.audits.any()
         assert not layer.reads.all()
+
+
+@pytest.mark.parametrize("release", [False, True])
+@pytest.mark.parametrize("signal", ["quality", "utility"])
+def test_lists_of_kept_lengths_change_nothing_and_too_short_ones_are_made_anew(release, signal, monkeypatch):
+    rule = {"model.router.rule": "worth"} if signal == "utility" else {}
+    changes = {"model.contradiction.rank": 16, "consolidation.signal": signal, "consolidation.ramp": 2, **rule}
+    plain, kept = trainer(**changes), trainer(**changes)
+    kept.lengths = Lengths()
+    repeated = []
+    fit = kept.lengths.fit
+    monkeypatch.setattr(kept.lengths, "fit", lambda needed: repeated.append(fit(needed)) or repeated[-1])
+    losses = []
+    for run in (plain, kept):
+        if release:
+            run.consolidator.released_at = 0
+        for _ in range(4):
+            losses.append(run.train_step())
+            run.step += 1
+            run.consolidator.steps += 1
+            for lists in kept.lengths._kinds.values():
+                for each in lists:
+                    each.room = max(1, each.room // 3)  # so that the next step of the kind has too little
+    assert losses[4:] == pytest.approx(losses[:4], rel=1e-4)
+    for (name, mine), theirs in zip(kept.model.named_buffers(), plain.model.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
+    assert repeated.count(True) == 4
+    assert repeated.count(False) >= 2
+    assert kept._executed() == pytest.approx(plain._executed())
 
 
 def test_evaluation_leaves_mode_and_random_numbers_alone():

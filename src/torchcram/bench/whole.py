@@ -15,6 +15,7 @@ from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, SEMANTIC, RoutingPolicy
 from torchcram.models import AnyModel, baseline, build, parameters
+from torchcram.ops import Lengths
 from torchcram.results import Row
 
 _TEMPERATURE = ConsolidationConfig().temperature
@@ -63,6 +64,7 @@ class Contender:
                 block.compile_parts()  # type: ignore[operator]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
         self.consolidator = Consolidator(ConsolidationConfig())
+        self.lengths = Lengths()  # what is read is imposed, so lists that had room once have it always
 
     def train(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A training step, the optimizer's part included."""
@@ -71,7 +73,8 @@ class Contender:
         def step() -> None:
             self.model.train()
             with self._cast():
-                out = self.model(tokens, policy=policy, keep_state=False)
+                with self.lengths.kept("train"):
+                    out = self.model(tokens, policy=policy, keep_state=False)
                 loss = self.consolidator.loss(out.losses, positions=count, scored=count)
                 loss = loss + nn.functional.cross_entropy(out.predictions["tokens"].flatten(0, 1), tokens.flatten())
             self.optimizer.zero_grad(set_to_none=True)
@@ -86,7 +89,7 @@ class Contender:
 
         def forward() -> None:
             self.model.eval()
-            with torch.no_grad(), self._cast():
+            with torch.no_grad(), self._cast(), self.lengths.kept("prefill"):
                 self.model(tokens, policy=policy)
             wait_for(self.device)
 

@@ -19,6 +19,7 @@ from torchcram.consolidation import Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram, build
+from torchcram.ops import Lengths
 from torchcram.tasks import Examples, Task
 from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
@@ -120,6 +121,8 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
+        self.lengths = Lengths() if self.device.type == "cuda" else None
+        """How long lists have been: on a GPU a step must not wait to learn it."""
         self._positions = 0
         """Trained on since the last report, in all processes."""
         self._counts = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -187,19 +190,40 @@ class Trainer:
         with self.world.sharing():
             rows = processes.share(range(c.batch))
             examples = self.task.batch(seed=c.seed, step=self.step, rows=rows, device=self.device)
+        before = [buffer.clone() for buffer in self.model.buffers()] if self.lengths is not None else []
+        numbers, fits = self._gradients(examples)
+        while not fits:
+            # What had no room was left out: once more, with room for it, and as if nothing had been.
+            for buffer, kept in zip(self.model.buffers(), before, strict=True):
+                buffer.copy_(kept)
+            numbers, fits = self._gradients(examples)
+        if not all(map(math.isfinite, numbers)):
+            return math.nan
+        self.optimizer.step()
+        self.decisions.record(self.step, examples.pattern, self._routing)
+        self._counts += self._executing
+        self._positions += examples.kind.numel() * self.world.size
+        return numbers[0]
+
+    def _gradients(self, examples: Examples) -> tuple[list[float], bool]:
+        """The loss and the sizes of its gradients, which are left clipped; and whether lists had room for everything.
+
+        All that the host needs to know of a step is fetched at once.
+        """
+        with self.world.sharing():
             loss = self._shared_loss(examples)
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
         norms = [
-            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, c.optimizer.clip)).float().to(self.device)
+            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.clip)).to(self.device)
             for parameters in self._clipped
         ]
-        value, *sizes = torch.stack([self.world.mean(loss.detach().float()), *norms]).tolist()
-        if not all(map(math.isfinite, (value, *sizes))):
-            return math.nan
-        self.optimizer.step()
-        self.decisions.record(self.step, examples.pattern, self._routing)
-        return float(value)
+        numbers = torch.stack([each.float().double() for each in (self.world.mean(loss.detach().float()), *norms)])
+        if self.lengths is None:
+            return numbers.tolist(), True
+        every = torch.cat([numbers, self.lengths.needed.to(numbers)]).tolist()
+        fits = self.lengths.fit(every[len(numbers) :])
+        return every[: len(numbers)], not self.world.any(not fits)
 
     def _loss(self, examples: Examples) -> Tensor:
         """Of this process's rows: the mean over the processes is the loss of the batch."""
@@ -210,8 +234,12 @@ class Trainer:
         overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
         policy = self.consolidator.policy(processes.per_process(overall[self.task.main]))
         policy = replace(policy, draws=draws, answered=examples.answered)
+        # Another kind of step makes other lists.
+        kind = policy.reads, policy.keep_all, policy.lesson, policy.audit > 0, policy.trial > 0
+        kept = self.lengths.kept(kind) if self.lengths is not None else contextlib.nullcontext()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
-            out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
+            with kept:
+                out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             positions = examples.kind.numel() * self.world.size
             loss = self.consolidator.loss(out.losses, positions=positions, scored=overall[self.task.main])
             for predictions, weight in ((out.predictions, 1.0), *((p, _EARLY / len(out.early)) for p in out.early)):
@@ -220,8 +248,7 @@ class Trainer:
                     loss = loss + weight * self.task.weights[head] * part
         self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
         audits = torch.stack([layer.audits for layer in out.layers]).double().mean(0).sum()
-        self._counts += torch.stack([(out.routing == 1).any(-1).sum(), audits])
-        self._positions += positions
+        self._executing = torch.stack([(out.routing == 1).any(-1).sum(), audits])
         return loss
 
     def _executed(self) -> dict[str, float]:

@@ -5,15 +5,21 @@ from torch import Tensor
 from torchcram.ops.dispatch import choose
 from torchcram.ops.records import Rows
 from torchcram.ops.rows import fast, reference
+from torchcram.ops.rows.lengths import Lengths, compact_within
+
+__all__ = ["Lengths", "compact", "gather_rows", "scatter_rows"]
 
 _COMPACT = {"reference": reference.compact, "fast": fast.compact}
 _GATHER = {"reference": reference.gather_rows, "fast": fast.gather_rows}
 _SCATTER = {"reference": reference.scatter_rows, "fast": fast.scatter_rows}
 
 
-def compact(chosen: Tensor) -> Rows:
-    """List the positions where `chosen` [B, N] is True; R is the longest list and may be 0."""
-    return choose(_COMPACT)(chosen)
+def compact(chosen: Tensor, room: int | None = None) -> Rows:
+    """List the positions where `chosen` [B, N] is True; R is the longest list and may be 0.
+
+    With `room`, R is that instead, and of longer lists the beginning; so it is while `Lengths` are kept.
+    """
+    return compact_within(choose(_COMPACT), chosen, room)
 
 
 def gather_rows(x: Tensor, rows: Rows) -> Tensor:

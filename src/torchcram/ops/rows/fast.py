@@ -6,12 +6,12 @@ from torch import Tensor
 from torchcram.ops.records import Rows
 
 
-def compact(chosen: Tensor) -> Rows:
+def compact(chosen: Tensor, room: int | None = None) -> Rows:
     batch, length = chosen.shape
     count = chosen.sum(1, keepdim=True)
-    longest = int(count.max()) if chosen.numel() else 0
-    # The k-th chosen position goes to place k; a spare place takes those not chosen.
-    place = torch.where(chosen, chosen.cumsum(1) - 1, longest)
+    longest = room if room is not None else int(count.max()) if chosen.numel() else 0
+    # The k-th chosen position goes to place k; a spare place takes those not chosen, or beyond the room there is.
+    place = torch.where(chosen, chosen.cumsum(1) - 1, longest).clamp_max(longest)
     at = torch.zeros(batch, longest + 1, dtype=torch.int64, device=chosen.device)
     at.scatter_(1, place, torch.arange(length, device=chosen.device).expand(batch, length))
     valid = torch.arange(longest, device=chosen.device) < count

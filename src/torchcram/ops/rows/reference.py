@@ -6,9 +6,9 @@ from torch import Tensor
 from torchcram.ops.records import Rows
 
 
-def compact(chosen: Tensor) -> Rows:
-    lists = [[t for t, wanted in enumerate(row) if wanted] for row in chosen.tolist()]
-    longest = max((len(row) for row in lists), default=0)
+def compact(chosen: Tensor, room: int | None = None) -> Rows:
+    lists = [[t for t, wanted in enumerate(row) if wanted][:room] for row in chosen.tolist()]
+    longest = max((len(row) for row in lists), default=0) if room is None else room
     index = [row + [0] * (longest - len(row)) for row in lists]
     valid = [[True] * len(row) + [False] * (longest - len(row)) for row in lists]
     shape = (chosen.shape[0], longest)
