@@ -256,6 +256,18 @@ def test_tokens_of_another_width_are_told():
             CramMixer(16)(torch.zeros(*shape))
 
 
+@pytest.mark.parametrize("dt", [torch.ones(9), torch.ones(2, 5), -torch.ones(2, 9)])
+def test_gaps_of_another_shape_or_below_zero_are_told(dt):
+    with pytest.raises(ValueError, match=r"expected \(2, 9\), and no gap below 0"):
+        CramMixer(16)(torch.zeros(2, 9, 16), dt)
+
+
+def test_mixers_of_one_model_must_agree_on_their_settings():
+    lower, upper = CramMixer(WIDTH, 0, price=0.2), CramMixer(WIDTH, 1, price=0.9)
+    with pytest.raises(ValueError, match="layer 1 has other settings of consolidation"):
+        upper(lower(tokens_of(2, 9, WIDTH)))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("released", [False, True])
 def test_the_future_does_not_change_the_past(released):

@@ -445,3 +445,22 @@ def test_keeping_all_is_a_buffer_without_bounds():
     assert not torch.equal(found.x, run(layer(slots=2), x, clock, RoutingPolicy(reads="dense")).x)
     with pytest.raises(ValueError, match="keep_state=False"):
         run(layer(slots=2), x, clock, dense)
+
+
+@pytest.mark.parametrize("rule", ["choice", "worth"])
+def test_the_router_sees_what_the_convolution_makes_of_a_token(rule):
+    """The scalars are blinded, so that the token is all that is left to tell positions apart by."""
+    x, clock = sequence()
+    x[:, 5] = x[:, 9]  # the same token after different ones
+    clock = Timeline.build(torch.ones_like(clock.gap))
+    for convolution in (1, 2):
+        block = layer(convolution=convolution, rule=rule, sharpness=0.0)
+        heads = [block.router.hidden, *([block.router.worth.hidden] if rule == "worth" else [])]
+        for head in heads:
+            head.weight.data[:, : head.in_features - WIDTH] = 0
+        seen: list[Tensor] = []
+        for module in (block.router, *([block.router.worth] if rule == "worth" else [])):
+            module.register_forward_hook(lambda _, __, out, seen=seen: seen.append(out))
+        run(block, x, clock)
+        for out in seen:
+            assert torch.allclose(out[:, 5], out[:, 9]) == (convolution == 1)

@@ -409,3 +409,62 @@ def test_what_is_read_where_no_answer_counts_teaches_nothing_about_keys():
     )
     assert torch.equal(chosen, answered), "who has an answer is a witness"
     assert torch.equal(chance, answered.float())
+
+
+def answered_lesson(index, u, taps, at, event, answered):
+    rows = Rows(at, at >= 0)
+    evidence = Evidence(torch.full(at.shape, 0.9), event, torch.ones(*at.shape, u.shape[-1]), at >= 0, torch.zeros(1))
+    return index.loss(u, rows, torch.ones(u.shape[:2]), [evidence], taps, answered)
+
+
+def test_that_an_unanswered_position_does_not_ask_counts_a_tenth():
+    torch.manual_seed(0)
+    index = ContradictionIndex(8, ContradictionConfig(rank=4), taps=2).eval()
+    index.rested.fill_(1.0)
+    u, taps = torch.randn(1, 12, 8), torch.randn(1, 12, 2, 8)
+    at, event = torch.tensor([[6, 7]]), torch.tensor([[0, 1]])
+    answered = torch.zeros(1, 12, dtype=torch.bool)
+    answered[0, 6] = True
+    logits = index.asks(taps[:, 6:8].flatten(2)).flatten()
+
+    def pull(loss):
+        return torch.cat([x.flatten() for x in torch.autograd.grad(loss, list(index.asks.parameters()))])
+
+    # The gradient is a sum of the two tokens' own, each by its weight and (probability - whether it asks).
+    found = pull(answered_lesson(index, u, taps, at, event, answered))
+    own = torch.stack([pull(index.asks(taps[0, row].flatten()).sum()) for row in (6, 7)], dim=1)
+    weights = torch.linalg.lstsq(own, found.unsqueeze(1)).solution.flatten()
+    asks, does_not = logits.sigmoid().tolist()
+    assert weights.tolist() == pytest.approx([(asks - 1) / 1.1, 0.1 * does_not / 1.1], rel=1e-3)
+
+
+def test_a_key_is_not_told_apart_from_the_binding_after_it():
+    """A key about to be bound has the code of its own binding, which it cannot ask for: that is not held against it."""
+    torch.manual_seed(0)
+    index = ContradictionIndex(8, ContradictionConfig(rank=4), taps=2).eval()
+    index.rested.fill_(1.0)
+    index.level.data.fill_(0.99)
+    u, taps = torch.randn(1, 12, 8), torch.randn(1, 12, 2, 8)
+    answered = torch.zeros(1, 12, dtype=torch.bool)
+    answered[0, 9] = True
+    losses = []
+    for early in (False, True):
+        at = torch.tensor([[2 if early else 7, 9]])  # before or after the binding at 5, which 9 asks for
+        taps[0, 2] = taps[0, 7]
+        u[0, 2] = u[0, 7]
+        losses.append(answered_lesson(index, u, taps, at, torch.tensor([[0, 5]]), answered).item())
+    assert losses[1] < losses[0]
+
+
+def test_roles_do_not_exclude_each_other_where_a_binding_is_two_tokens():
+    mask = torch.ones(1, 6, dtype=torch.bool)
+    u, taps = torch.randn(1, 6, 8), torch.randn(1, 6, 2, 8)
+    for count in (1, 2):
+        index = ContradictionIndex(8, ContradictionConfig(rank=4), taps=count)
+        for head, logit in ((index.asks, 0.0), (index.asked, 4.0)):
+            last = head if count == 1 else head[-1]
+            last.weight.data.zero_()
+            last.bias.data.fill_(logit)
+        asking, telling = index.roles(u, mask, taps if count > 1 else None)
+        assert telling.all()
+        assert asking.all() == (count > 1)

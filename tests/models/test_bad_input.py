@@ -238,6 +238,12 @@ def test_policies(values, message):
         RoutingPolicy(**values)
 
 
+@pytest.mark.parametrize("answered", [torch.ones(ROWS, LENGTH), torch.ones(1, LENGTH, dtype=torch.bool)])
+def test_answered_positions(model, answered):
+    with pytest.raises(ValueError, match=r"policy.answered has shape .* expected \(2, 10\) and torch.bool"):
+        model(ids(), policy=RoutingPolicy(answered=answered))
+
+
 def test_forced_actions(model):
     for actions, message in [
         (ids(), r"policy.actions has shape \(2, 10\) and dtype torch.int64; expected integers \(2, 10, 3\)"),

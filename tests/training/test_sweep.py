@@ -73,6 +73,11 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert "batch = 0 is not possible" in (tmp_path / "runs" / "batch=0.log").read_text()
 
 
+def test_a_log_has_the_whole_name_of_its_run(tmp_path):
+    sweep(tmp_path / "runs", "--vary", "optimizer.rate=2.5e-4,-1.0", "--set", "steps=1")
+    assert {file.name for file in (tmp_path / "runs").glob("*.log")} == {"rate=2.5e-4.log", "rate=-1.0.log"}
+
+
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path):
     words = ["sweep", "srcd", "--out", "runs", "--rows", "4", *SMALL, "--vary", "seed=0,1", "--set", "steps=3000"]
     words += ["--set", "save_every=5", "--set", "evaluate_every=5", "--workers", "1"]

@@ -206,10 +206,13 @@ def baselines(
     """Write the page that compares CRAM with other models, from result files."""
     from torchcram import results
     from torchcram.cli.errors import told
+    from torchcram.files import replacing
     from torchcram.report.baselines import page
 
     with told():
-        out.write_text(page(results.read(srcd), results.read(mqar)), encoding="utf-8")
+        text = page(results.read(srcd), results.read(mqar))
+        with replacing(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 Lengths = Annotated[str, typer.Option(help="Positions of a sequence, separated by commas.")]

@@ -60,7 +60,7 @@ class EpisodicConfig(StrictConfig):
     layers: tuple[int, ...] | None = None
     """Which layers own a buffer (from 0); None is all of them, as in the paper."""
     convolution: int = 1
-    """Taps of the short causal convolution before keys, values and queries; 1 is none."""
+    """Taps of the short causal convolution before keys, values, queries and the router; 1 is none."""
     recency: bool = True
     """Learn a bias per head in log(1 + age of the event)."""
     trained_length: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchcram import processes
 from torchcram.consolidation.config import ConsolidationConfig
 from torchcram.consolidation.consolidator import Consolidator
 from torchcram.memory import BlockOutput, RoutingPolicy
@@ -61,7 +62,7 @@ class TrialConsolidator(Consolidator):
             return
         audited = gather_rows(out.decision.audited, out.trial.rows)
         dense = policy.reads == "dense"
-        sampled = out.trial.tried & (audited ^ dense)
+        sampled = out.trial.tried & (audited | dense)
         chance = policy.trial * (1 - policy.skip) if dense else policy.audit
         worth = out.trial.worth
 
@@ -75,7 +76,7 @@ class TrialConsolidator(Consolidator):
 
     def losses(self, policy: RoutingPolicy) -> dict[str, float]:
         """The loss under a policy, less what it would be without reads, as trials told since the last check."""
-        total, passes = self._told.tolist()
+        total, passes = processes.total(self._told).tolist()
         told = total / passes if passes else 0.0
         if self.released_at is None:
             return {_LOSS: 0.0 if policy.reads == "off" else -told}

@@ -92,11 +92,18 @@ class CramMixer(nn.Module):
     def forward(self, x: Tensor, dt: Tensor | None = None) -> Tensor:
         """What the layer adds [B, L, D] to the residual stream, from x [B, L, D]; dt [B, L]: gaps, 1 by default."""
         width = self.block.norm_memory.weight.shape[0]
-        if x.dim() != 3 or x.shape[2] != width:
-            raise ValueError(f"x has shape {tuple(x.shape)}; expected [B, L, {width}]")
+        if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != width:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected [B, L, {width}], L at least 1")
+        if dt is not None and (dt.shape != x.shape[:2] or bool((dt < 0).any())):
+            raise ValueError(f"dt has shape {tuple(dt.shape)}; expected {tuple(x.shape[:2])}, and no gap below 0")
         learning = self.training and torch.is_grad_enabled()
         below = _consolidator_below(x) if learning else None
         if below is not None:
+            if below.config != self.consolidator.config:
+                raise ValueError(
+                    f"layer {self.layer_idx} has other settings of consolidation than a layer below; mixers of one "
+                    "model share phase and price, so give all the same"
+                )
             self.consolidator = below
         elif learning:
             self.consolidator.count()

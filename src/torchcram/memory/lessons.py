@@ -135,7 +135,7 @@ def lesson(
     between = _any(index.match(marks, marks), others & (marks @ marks.transpose(1, 2) < alike)) * rests
     # Before anything is retrieved there is nothing to match, and keys would only be made alike.
     begun = sizes[0] > 0
-    # All count alike, but the first few that rest on something are not to drown in the others.
+    # The first few that rest on something are not to drown in the others.
     matching = ((right_match + wrong_match) * heard).sum() / (reads + rows / 10) + between.sum() / reads
     loss: Tensor = asking + begun * (checking + matching)
     return loss

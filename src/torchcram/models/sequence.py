@@ -210,6 +210,13 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             )
         if policy.actions is not None:
             self._check_actions(policy.actions, (rows, length, self.config.layers))
+        if policy.answered is not None and (
+            policy.answered.shape != (rows, length) or policy.answered.dtype != torch.bool
+        ):
+            raise ValueError(
+                f"policy.answered has shape {tuple(policy.answered.shape)} and dtype {policy.answered.dtype}; "
+                f"expected {(rows, length)} and torch.bool"
+            )
         timeline = Timeline.build(
             batch.dt,
             mask=batch.mask,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ ABOUT: Mapping[str, str] = {
     "transmamba": "TransMamba (2025): attention up to a position, a state space after it",
     "mod": "mixture of depths (Raposo et al. 2024): attention among the tokens ranked highest",
     "entropy": "a state space, and attention for tokens whose answer is uncertain",
-    "gate": "control: CRAM without semantic memory",
+    "gate": "control: CRAM without semantic memory and contradiction index",
     "working": "control: working memory and feed-forward parts alone",
 }
 """A line on each model."""
@@ -61,7 +60,7 @@ Nothing recurs from one sequence to the next, so nothing can be learned by heart
 
 Accuracy: median of the seeds, and the worst in brackets. Reads: positions that look back in at least one layer. Pairs:
 in units of dense attention's. Writes: positions that can be looked back at, mean over layers. State: of one sequence,
-after 131,072 positions. Speed: of a training step, and of a forward pass of a batch, each timed alone.
+after {state_length} positions. Speed: of a training step, and of a forward pass of a batch, each timed alone.
 
 ### Who solves it
 
@@ -82,6 +81,8 @@ the same for all.
 """
 
 
+_ABOUT_ALL = {"setting", "machine", "commit", "command", "rows"}
+_NEEDED = {"what", "task", "model", "setting"}
 _COLUMNS = (
     *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "writes", "parameters"),
     *("state", "tokens/s", "forward ms"),
@@ -111,6 +112,11 @@ class Group:
         return min(float(row[key]) for row in self.rows)
 
     @property
+    def reads(self) -> float:
+        """Share of positions that read: median over seeds."""
+        return statistics.median(float(row["reads"]) for row in self.rows)
+
+    @property
     def solves(self) -> bool:
         """With every seed."""
         return self.worst("accuracy") >= SOLVED
@@ -124,8 +130,16 @@ class Group:
 
 def page(srcd: Row, mqar: Row) -> str:
     """The whole page, in Markdown, from the two result files."""
+    for name, data in (("SRCD", srcd), ("MQAR", mqar)):
+        missing = {key for row in data["rows"] for key in _NEEDED - row.keys()} | (_ABOUT_ALL - data.keys())
+        if missing:
+            raise ValueError(f"the result file of {name} has rows without {', '.join(sorted(missing))}")
     finals, costs = (groups(srcd["rows"], what) for what in ("final", "cost"))
+    lengths = {row["state_length"] for group in costs for row in group.rows}
+    if len(lengths) > 1:
+        raise ValueError(f"states are of sequences of several lengths: {sorted(lengths)}")
     return _PAGE.format(
+        state_length=f"{lengths.pop():,}" if lengths else "–",
         about=_table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
         mqar_setting=_setting(mqar),
         mqar=_mqar_table(groups(mqar["rows"], "final")),
@@ -138,36 +152,31 @@ def page(srcd: Row, mqar: Row) -> str:
 
 
 def groups(rows: Iterable[Row], what: str) -> list[Group]:
-    """Rows of one kind, by model and setting, in their order."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    """Rows of one kind, by task, model and setting, in their order."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row["what"] == what:
-            found.setdefault((row["model"], row.get("setting", "")), []).append(row)
-    return [Group(model=model, setting=setting, rows=each) for (model, setting), each in found.items()]
+            found.setdefault((row["task"], row["model"], row["setting"]), []).append(row)
+    return [Group(model=model, setting=setting, rows=each) for (_, model, setting), each in found.items()]
 
 
 def verdicts(finals: Sequence[Group]) -> list[str]:
     """Who solves SRCD, with how many reads; and who does not."""
     lines = []
-    solving = sorted((g for g in finals if g.solves), key=lambda g: g.median("reads") or 0.0)
-    ours = next((g for g in solving if g.model == "cram"), None)
-    without = [g for g in solving if g.median("reads") == 0]
-    if without:
-        lines.append(f"Without any attention, by a state that is large enough: {_names(without)}.")
-    rivals = [g for g in solving if g.model != "cram" and g not in without]
-    if ours is None:
+    solving = sorted((g for g in finals if g.solves), key=lambda g: g.reads)
+    if without := [g for g in solving if g.reads == 0]:
+        lines.append(f"Without any attention, by a state that is large enough: {', '.join(g.name for g in without)}.")
+    if some := [g for g in solving if g.reads > 0]:
+        least = _percent(some[0].median("opt"))
+        told = ", ".join(f"{g.name} {_percent(g.reads)}" for g in some)
+        lines.append(f"With reads, of which {least} is the least possible: {told}.")
+    ours = [g for g in solving if g.model == "cram"]
+    if any(g.model == "cram" for g in finals) and not ours:
         lines.append(f"CRAM does not reach {_percent(SOLVED)} with every seed.")
-    else:
-        reads = ours.median("reads") or 0.0
-        fewer = [g for g in rivals if (g.median("reads") or 0.0) < reads]
-        lines.append(
-            f"CRAM reaches {_percent(SOLVED)} with every seed at {_percent(reads)} reads "
-            f"(least possible {_percent(ours.median('opt'))})."
-        )
-        if fewer:
-            lines.append(f"With fewer reads: {_with_reads(fewer)}.")
-        if others := [g for g in rivals if g not in fewer]:
-            lines.append(f"With more: {_with_reads(others)}.")
+    elif ours and (fewer := [g for g in solving if g.reads < ours[0].reads]):
+        lines.append(f"CRAM is not ahead of {', '.join(g.name for g in fewer)}.")
+    elif ours:
+        lines.append("CRAM reads least.")
     if not_solving := [g for g in finals if not g.solves]:
         told = ", ".join(f"{g.name} (novel {_percent(g.median('accuracy_novel'))})" for g in not_solving)
         lines.append(f"Not at {_percent(SOLVED)}: {told}.")
@@ -239,23 +248,15 @@ def _rates_table(rows: Iterable[Row]) -> str:
     tried = [row for row in rows if row["what"] == "rate"]
     rates = sorted({row["rate"] for row in tried})
     lines = []
-    for model, each in itertools.groupby(tried, key=lambda row: row["model"]):
-        found = {row["rate"]: row["accuracy"] for row in each}
-        lines.append([f"`{model}`", *(_percent(found.get(rate)) for rate in rates)])
+    for group in groups(tried, "rate"):
+        found = {row["rate"]: row["accuracy"] for row in group.rows}
+        lines.append([group.name, *(_percent(found.get(rate)) for rate in rates)])
     return _table(("model", *(f"{rate:g}" for rate in rates)), lines)
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     written = [heads, ["---"] * len(heads), *lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in written)
-
-
-def _names(those: Sequence[Group]) -> str:
-    return ", ".join(group.name for group in those)
-
-
-def _with_reads(those: Sequence[Group]) -> str:
-    return ", ".join(f"{group.name} {_percent(group.median('reads'))}" for group in those)
 
 
 def _accuracy(group: Group, key: str) -> str:

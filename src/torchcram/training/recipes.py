@@ -39,7 +39,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 TASKS: Mapping[str, Mapping[str, Any]] = {
     # A value must see its key, up to three positions before. Retrieval that takes two steps is not found in 2000 steps
     # at 2048 positions; found at 512, it holds there as well.
-    # The contradiction index has not been tried there: a binding is two tokens.
+    # The contradiction index has not been tried there: a value comes up to three tokens after its key.
     "two-token": {
         "model.episodic.convolution": 4,
         "model.contradiction.rank": 0,

@@ -88,3 +88,13 @@ def test_settings_that_make_no_sense_are_told(changes, message):
     config = baseline("transformer", "tiny", cram("tiny"))
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         config.override(changes)
+
+
+def test_queries_and_keys_begin_alike():
+    """As in CRAM: the same head start."""
+    for name in ("transformer", "mod"):
+        mixer = build(baseline(name, "tiny", cram("tiny"))).blocks[0].mixer
+        query, key, _ = getattr(mixer, "attention", mixer).inward.weight.chunk(3)
+        assert torch.equal(query, key)
+    query, key = build(baseline("seqboat", "tiny", cram("tiny"))).blocks[0].mixer.pair.weight.chunk(2)
+    assert torch.equal(query, key)

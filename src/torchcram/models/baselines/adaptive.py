@@ -28,7 +28,7 @@ class Boat(nn.Module):
         super().__init__()
         width = config.block.width
         self.config = config
-        # A token counts in its own average by the sigmoid of a standard normal number, as in Mega.
+        # A token counts in its own average by a half, more or less: by the sigmoid of a standard normal number.
         spread = torch.special.ndtri((torch.arange(width) + 0.5) / width)
         self.rate = nn.Parameter(nn.functional.softplus(spread).log())
         self.average = nn.Linear(width, width, bias=False)
