@@ -15,7 +15,7 @@ SIZE = whole.Size(preset="tiny", tokens=96, slots=16, reads=0.25, vocabulary=32,
 
 @pytest.mark.parametrize("what", ["train", "prefill"])
 def test_rows_are_complete(what):
-    rows = list(getattr(whole, what)(SIZE, [32, 128], "cpu", repeats=2))
+    rows = list(whole.run(what, SIZE, [32, 128], "cpu", repeats=2))
     assert [(row["length"], row["batch"]) for row in rows] == [(32, 3), (128, 1)]
     for row in rows:
         assert row["baseline_parameters"] == pytest.approx(row["parameters"], rel=0.05)

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchcram.bench.timing import in_turns, wait_for
+from torchcram.bench.timing import compare, in_turns, wait_for
 from torchcram.config import CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, SEMANTIC, RoutingPolicy
 from torchcram.models import AnyModel, baseline, build, parameters
-from torchcram.ops import Lengths
 from torchcram.results import Row
 
 _TEMPERATURE = ConsolidationConfig().temperature
@@ -27,16 +26,12 @@ class Size:
     """What is timed."""
 
     preset: str = "large"
-    layers: int | None = None
-    """None: the preset's."""
     slots: int = 512
     """M, of each of CRAM's buffers."""
     reads: float = 0.015
     """Share of positions that read, in every layer."""
     audit: float = 0.03
     """In training: share of the others whose read is computed as well."""
-    index: int = 0
-    """Rank of a contradiction index; 0: none."""
     vocabulary: int = 4096
     tokens: int = 65_536
     """Positions of a step, or of one sequence if that is longer."""
@@ -45,10 +40,7 @@ class Size:
 
     def cram(self) -> CramConfig:
         """CRAM's config."""
-        changes = {"episodic.slots": self.slots, "contradiction.rank": self.index}
-        if self.layers is not None:
-            changes["layers"] = self.layers
-        return CramConfig.preset(self.preset, vocabulary=self.vocabulary).override(changes)
+        return CramConfig.preset(self.preset, vocabulary=self.vocabulary).override({"episodic.slots": self.slots})
 
 
 class Contender:
@@ -64,7 +56,6 @@ class Contender:
                 block.compile_parts()  # type: ignore[operator]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
         self.consolidator = Consolidator(ConsolidationConfig())
-        self.lengths = Lengths()  # what is read is imposed, so lists that had room once have it always
 
     def train(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A training step, the optimizer's part included."""
@@ -73,8 +64,7 @@ class Contender:
         def step() -> None:
             self.model.train()
             with self._cast():
-                with self.lengths.kept("train"):
-                    out = self.model(tokens, policy=policy, keep_state=False)
+                out = self.model(tokens, policy=policy, keep_state=False)
                 loss = self.consolidator.loss(out.losses, positions=count, scored=count)
                 loss = loss + nn.functional.cross_entropy(out.predictions["tokens"].flatten(0, 1), tokens.flatten())
             self.optimizer.zero_grad(set_to_none=True)
@@ -89,7 +79,7 @@ class Contender:
 
         def forward() -> None:
             self.model.eval()
-            with torch.no_grad(), self._cast(), self.lengths.kept("prefill"):
+            with torch.no_grad(), self._cast():
                 self.model(tokens, policy=policy)
             wait_for(self.device)
 
@@ -99,46 +89,38 @@ class Contender:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.size.bf16)
 
 
-def train(size: Size, lengths: Sequence[int], device: str, repeats: int = 7) -> Iterator[Row]:
-    """A training step at each length, CRAM against the Transformer."""
-    return _rows("training step", size, lengths, device, repeats)
-
-
-def prefill(size: Size, lengths: Sequence[int], device: str, repeats: int = 7) -> Iterator[Row]:
-    """A forward pass at each length, likewise."""
-    return _rows("prefill", size, lengths, device, repeats)
-
-
-def _rows(what: str, size: Size, lengths: Sequence[int], device: str, repeats: int) -> Iterator[Row]:
-    place = torch.device(device)
+def run(what: str, size: Size, lengths: Sequence[int], device: str, repeats: int = 7) -> Iterator[Row]:
+    """CRAM against the Transformer at each length: `what` is `train` or `prefill`."""
+    place, training = torch.device(device), what == "train"
     config = size.cram()
     rival = baseline("transformer", size.preset, config)
     for length in lengths:
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
+        policies = imposed(size, batch, length, config.layers, place, training=training), RoutingPolicy()
         pair = [Contender(each, size, place) for each in (config, rival)]
-        kind = Contender.train if what == "training step" else Contender.prefill
-        policy = imposed(size, batch, length, config.layers, place, training=what == "training step")
-        ours = kind(pair[0], tokens, policy)
-        theirs = kind(pair[1], tokens, RoutingPolicy())
-        best, times = _against_the_best(ours, theirs, place, repeats)
-        yield {
-            "what": what,
-            "length": length,
-            "batch": batch,
-            "slots": size.slots,
-            "reads": size.reads,
-            "audits": size.audit if what == "training step" else 0.0,
-            "index": size.index,
-            "bf16": size.bf16,
-            "compile": size.compile,
-            "parameters": parameters(config),
-            "baseline_parameters": parameters(rival),
-            "ours_ms": 1000 * times[0],
-            "baseline": f"transformer, {best}",
-            "baseline_ms": 1000 * times[1],
-            "ratio": times[1] / times[0],
-        }
+        ours, theirs = (
+            (each.train if training else each.prefill)(tokens, policy)
+            for each, policy in zip(pair, policies, strict=True)
+        )
+        attention, theirs = _at_best(theirs, place)
+        yield compare(
+            what,
+            ours,
+            theirs,
+            against=f"transformer, {attention}",
+            length=length,
+            repeats=repeats,
+            warm_up=3 if place.type == "cuda" else 1,
+            batch=batch,
+            slots=size.slots,
+            reads=size.reads,
+            audits=size.audit if training else 0.0,
+            bf16=size.bf16,
+            compile=size.compile,
+            parameters=parameters(config),
+            baseline_parameters=parameters(rival),
+        )
 
 
 def imposed(size: Size, batch: int, length: int, layers: int, device: torch.device, *, training: bool) -> RoutingPolicy:
@@ -151,15 +133,13 @@ def imposed(size: Size, batch: int, length: int, layers: int, device: torch.devi
     return RoutingPolicy(actions=actions, audit=size.audit, temperature=_TEMPERATURE, lesson=False, draws=draws)
 
 
-def _against_the_best(
-    ours: Callable[[], None], theirs: Callable[[], None], device: torch.device, repeats: int
-) -> tuple[str, list[float]]:
-    """Seconds of both, in turns, with whichever attention serves the other best, and which that is."""
+def _at_best(run: Callable[[], None], device: torch.device) -> tuple[str, Callable[[], None]]:
+    """The same with whichever attention serves it best, and which that is."""
     if device.type != "cuda":
-        return "default attention", in_turns(ours, theirs, repeats=repeats, warm_up=1)
-    found = {name: in_turns(_with(kernel, theirs), repeats=3, warm_up=3)[0] for name, kernel in _BACKENDS.items()}
-    best = min(found, key=found.__getitem__)
-    return best, in_turns(ours, _with(_BACKENDS[best], theirs), repeats=repeats, warm_up=3)
+        return "default attention", run
+    forms = {name: _with(kernel, run) for name, kernel in _BACKENDS.items()}
+    best = min(forms, key=lambda name: in_turns(forms[name], repeats=3, warm_up=3)[0])
+    return best, forms[best]
 
 
 def _with(kernel: SDPBackend, run: Callable[[], None]) -> Callable[[], None]:

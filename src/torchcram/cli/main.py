@@ -215,15 +215,6 @@ def baselines(
             temporary.write_text(text, encoding="utf-8")
 
 
-Lengths = Annotated[str, typer.Option(help="Positions of a sequence, separated by commas.")]
-Preset = Annotated[str, typer.Option(help="Size of the models.")]
-StepTokens = Annotated[int, typer.Option(min=1, help="Positions of a step, or of one sequence if that is longer.")]
-Slots = Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")]
-ReadShare = Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-_LENGTHS = "2048,8192,32768,131072"
-
-
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""
@@ -240,52 +231,36 @@ def cpu(json: JsonFile = None) -> None:
         results.write(json, name="bench-cpu", rows=rows, seeds=[SEED])
 
 
-@bench.command(name="train")
-def bench_train(
-    lengths: Lengths = _LENGTHS,
-    preset: Preset = "large",
-    tokens: StepTokens = 65_536,
-    slots: Slots = 512,
-    reads: ReadShare = 0.015,
-    device: Device = "cuda",
+@bench.command(name="train", help="A training step of CRAM against a Transformer's, at several lengths.")
+@bench.command(name="prefill", help="A forward pass that leaves a state, likewise.")
+def whole(
+    context: typer.Context,
+    lengths: Annotated[
+        str, typer.Option(help="Positions of a sequence, separated by commas.")
+    ] = "2048,8192,32768,131072",
+    preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
+    tokens: Annotated[int, typer.Option(min=1, help="Positions of a step, or of one longer sequence.")] = 65_536,
+    slots: Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")] = 512,
+    reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
-) -> None:
-    """A training step of CRAM against that of a Transformer with as many parameters, at several lengths."""
-    _whole("train", lengths, preset, tokens, slots, reads, device, json)
-
-
-@bench.command(name="prefill")
-def bench_prefill(
-    lengths: Lengths = _LENGTHS,
-    preset: Preset = "large",
-    tokens: StepTokens = 65_536,
-    slots: Slots = 512,
-    reads: ReadShare = 0.015,
-    device: Device = "cuda",
-    json: JsonFile = None,
-) -> None:
-    """A forward pass that leaves a state, likewise."""
-    _whole("prefill", lengths, preset, tokens, slots, reads, device, json)
-
-
-def _whole(
-    what: str, lengths: str, preset: str, tokens: int, slots: int, reads: float, device: str, json: Path | None
 ) -> None:
     from torchcram import results
-    from torchcram.bench import whole
+    from torchcram.bench.whole import Size, run
     from torchcram.cli.errors import told
     from torchcram.cli.settings import machine, prepare
     from torchcram.cli.tables import show_row
     from torchcram.strict import reject
 
+    what = str(context.info_name)
     with told():
         prepare(device)
         if not all(part.isdecimal() and int(part) > 0 for part in lengths.split(",")):
             reject("--lengths", lengths, "numbers of positions, separated by commas")
         on_gpu = device != "cpu"
-        size = whole.Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
+        size = Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
         rows = []
-        for row in getattr(whole, what)(size, [int(part) for part in lengths.split(",")], device):
+        for row in run(what, size, [int(part) for part in lengths.split(",")], device):
             if str(json) != "-":
                 show_row(row)
             rows.append(row)

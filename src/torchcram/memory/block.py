@@ -17,7 +17,7 @@ from torchcram.config import (
     WorkingConfig,
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written, smooth
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written, nothing_before, smooth
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -127,11 +127,10 @@ class Block(nn.Module):
         """The state before anything was seen."""
         like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
         width = like.shape[0]
-        taps = self.episodic.config.convolution if self.episodic is not None else 1
         return BlockState(
             working=torch.zeros(batch, width, dtype=like.dtype, device=like.device),
             prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
-            recent=torch.zeros(batch, taps - 1, width, dtype=like.dtype, device=like.device) if taps > 1 else None,
+            recent=nothing_before(batch, self.episodic.taps) if self.episodic is not None else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
             index=self.index.empty(batch) if self.index is not None else None,
         )

@@ -218,6 +218,14 @@ def first_taps(width: int, taps: int) -> nn.Parameter | None:
     return nn.Parameter(weights) if taps > 1 else None
 
 
+def nothing_before(batch: int, taps: Tensor | None) -> Tensor | None:
+    """What a convolution of these taps [W, C] has seen before a sequence begins [B, W - 1, C]; None without one."""
+    if taps is None or len(taps) == 1:
+        return None
+    # Not `taps.new_zeros`: of a weight that is sharded over processes that would be sharded too.
+    return torch.zeros(batch, len(taps) - 1, taps.shape[1], dtype=taps.dtype, device=taps.device)
+
+
 def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
     """A short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D], taps [W, D]."""
     return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])

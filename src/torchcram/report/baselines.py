@@ -189,14 +189,14 @@ def _setting(data: Row) -> str:
 
 def _mqar_table(finals: Sequence[Group]) -> str:
     def line(group: Group) -> list[str]:
-        least, reads = group.median("opt"), group.median("reads")
+        least = group.median("opt")
         return [
             group.rows[0]["task"],
             group.name,
             str(len(group.rows)),
             _accuracy(group, "accuracy"),
-            _percent(reads),
-            "–" if not least or reads is None else plain(reads / least),
+            _percent(group.reads),
+            plain(group.reads / least) if least else "–",
             _percent(group.median("pairs")),
         ]
 
@@ -217,7 +217,7 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
             _percent(group.median("accuracy_recurring")),
             _accuracy(group, "accuracy_novel"),
             plain(group.error),
-            _percent(group.median("reads")),
+            _percent(group.reads),
             _percent(group.median("pairs")),
             _percent(group.median("writes")),
             f"{group.rows[0]['parameters']:,}",
@@ -236,7 +236,7 @@ def _curve_table(curve: Sequence[Group]) -> str:
             group.setting,
             _percent(group.median("accuracy")),
             _percent(group.median("accuracy_novel")),
-            _percent(group.median("reads")),
+            _percent(group.reads),
             _percent(group.median("pairs")),
             plain(group.median("forward_ms"), 1),
         ]

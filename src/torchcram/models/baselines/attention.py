@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, EpisodicConfig
 from torchcram.memory import Timeline
-from torchcram.memory.episodic import EpisodicMemory, first_taps, smooth
+from torchcram.memory.episodic import EpisodicMemory, first_taps, nothing_before, smooth
 from torchcram.memory.losses import Counts, priority_loss
 from torchcram.models.baselines.lookback import empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
@@ -31,7 +31,7 @@ class Attention(nn.Module):
     def initial_state(self, batch: int) -> MixerState:
         like, c = self.outward.weight, self.config
         cache = empty_cache(batch, c.heads, like.shape[0] // c.heads, like)
-        return MixerState(cache=cache, recent=_nothing_yet(batch, self.taps))
+        return MixerState(cache=cache, recent=nothing_before(batch, self.taps))
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.cache is not None
@@ -57,7 +57,7 @@ class SlottedAttention(nn.Module):
         )
 
     def initial_state(self, batch: int) -> MixerState:
-        return MixerState(episodic=self.memory.empty(batch), recent=_nothing_yet(batch, self.memory.taps))
+        return MixerState(episodic=self.memory.empty(batch), recent=nothing_before(batch, self.memory.taps))
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.episodic is not None
@@ -82,12 +82,6 @@ def _smoothed(
         return u, None
     before, recent = timeline.previous(u, recent)
     return smooth(u, before, taps), recent
-
-
-def _nothing_yet(batch: int, taps: Tensor | None) -> Tensor | None:
-    if taps is None:
-        return None
-    return torch.zeros(batch, len(taps) - 1, taps.shape[1], dtype=taps.dtype, device=taps.device)
 
 
 def attend_rows(

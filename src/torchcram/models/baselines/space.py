@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig
 from torchcram.memory import Timeline
+from torchcram.memory.episodic import nothing_before
 from torchcram.models.baselines.lookback import empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
 from torchcram.models.baselines.state import MixerState
@@ -39,8 +40,7 @@ class SelectiveSpace(nn.Module):
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
 
-        recent = zeros(c.convolution - 1, len(self.tap_bias)) if c.convolution > 1 else None
-        return MixerState(space=zeros(self.heads, c.head, c.size), recent=recent)
+        return MixerState(space=zeros(self.heads, c.head, c.size), recent=nothing_before(batch, self.taps))
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.space is not None
@@ -106,7 +106,7 @@ class Switch(nn.Module):
 
     def initial_state(self, batch: int) -> MixerState:
         like = self.outward.weight
-        size, taps = like.shape[0] // self.heads, self.taps.shape[0]
+        size = like.shape[0] // self.heads
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
@@ -114,7 +114,7 @@ class Switch(nn.Module):
         return MixerState(
             cache=empty_cache(batch, self.heads, size, like),
             space=zeros(self.heads, size, size),
-            recent=zeros(taps - 1, self.taps.shape[1]) if taps > 1 else None,
+            recent=nothing_before(batch, self.taps),
         )
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:

@@ -27,7 +27,7 @@ class Lengths:
 
     Lists are told apart by their order in a call. Those of another `kind` of call, which makes others, are kept apart.
     What a list has no room for is left out: a call whose lists did not `fit` is to be repeated, and then they do. The
-    first call of a kind waits for the device.
+    first call of a kind waits for the device. Not for compiled code, which would take what is remembered for constants.
     """
 
     def __init__(self) -> None:
