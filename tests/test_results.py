@@ -40,3 +40,29 @@ def test_commit_can_be_named(monkeypatch):
 def test_command_is_what_was_typed(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/torchcram/__main__.py", "bench", "cpu", "--json", "a file.json"])
     assert results.command() == "torchcram bench cpu --json 'a file.json'"
+
+
+def part(tmp_path, name, rows, **about):
+    path = tmp_path / name
+    results.write(path, name=name, rows=rows, seeds=sorted({row["seed"] for row in rows}))
+    return {**results.read(path), **about}
+
+
+def test_parts_are_collected(tmp_path):
+    swept = {"set model": "mod", "set seed": "1", "set model.capacity": "0.05", "set optimizer.rate": "5e-4"}
+    row = {"model": "mod", "seed": 1}
+    one = part(tmp_path, "one", [row | swept], commit="a", command="first --json x.json --seed 1")
+    other = part(tmp_path, "other", [{"model": "cram", "seed": 0, "rate": 1e-3}], commit="b", command="second")
+    found = results.collect("both", "Steps: 3.", [("curve", one), ("final", other)])
+    assert (found["name"], found["setting"]) == ("both", "Steps: 3.")
+    assert (found["commit"], found["command"], found["seeds"]) == ("a, b", "first --seed 1\nsecond", [0, 1])
+    assert found["rows"] == [
+        row | {"rate": 5e-4, "what": "curve", "setting": "capacity=0.05", "commit": "a"},
+        {"model": "cram", "seed": 0, "rate": 1e-3, "what": "final", "setting": "", "commit": "b"},
+    ]
+
+
+def test_results_of_two_machines_are_not_one(tmp_path):
+    parts = [("final", part(tmp_path, name, [], machine=name)) for name in ("one", "other")]
+    with pytest.raises(ValueError, match="several machines: one, other"):
+        results.collect("both", "", parts)

@@ -40,6 +40,11 @@ def write(
         "versions": versions(),
         "rows": [dict(row) for row in rows],
     }
+    save(path, data)
+
+
+def save(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
+    """Write what a result file holds, as it is."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if os.fspath(path) == "-":
         sys.stdout.write(text)
@@ -47,6 +52,49 @@ def write(
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def collect(name: str, setting: str, parts: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """One result file of several of the same machine, with all their commands; `setting` says what they share.
+
+    Each part is given with `what` its rows are, which they then say, and which commit they are of. What a sweep varied
+    in a row becomes its `setting`, but for its model, seed and learning rate.
+    """
+    datas = [data for _, data in parts]
+    if len({data["machine"] for data in datas}) > 1:
+        raise ValueError(f"results of several machines: {', '.join(sorted({data['machine'] for data in datas}))}")
+    return {
+        "name": name,
+        "setting": setting,
+        "command": "\n".join(_without_file(data["command"]) for data in datas),
+        "commit": ", ".join(dict.fromkeys(data["commit"] for data in datas)),
+        "date": max(data["date"] for data in datas),
+        "seeds": sorted({seed for data in datas for seed in data["seeds"]}),
+        "machine": datas[0]["machine"],
+        "versions": datas[-1]["versions"],
+        "rows": [_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]],
+    }
+
+
+VARIED = "set "
+"""Begins the names of what a sweep varied, in a row of results."""
+
+_ALWAYS = ("model", "seed", "optimizer.rate")  # varied or not, a row says them by other names
+
+
+def _without_file(command: str) -> str:
+    """A command but for the file it wrote, which was one of many."""
+    words = shlex.split(command)
+    written = {place + part for place, word in enumerate(words) if word == "--json" for part in (0, 1)}
+    return shlex.join(word for place, word in enumerate(words) if place not in written)
+
+
+def _labelled(what: str, commit: str, row: Row) -> dict[str, Any]:
+    varied = {name.removeprefix(VARIED): value for name, value in row.items() if name.startswith(VARIED)}
+    told = [f"{name.rpartition('.')[2]}={value}" for name, value in varied.items() if name not in _ALWAYS]
+    own = {name: value for name, value in row.items() if not name.startswith(VARIED)}
+    rate = {"rate": float(str(varied["optimizer.rate"]))} if "optimizer.rate" in varied else {}
+    return {**own, **rate, "what": what, "setting": ", ".join(told), "commit": commit}
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -79,18 +79,18 @@ def test_no_reads_cost_nothing():
     assert (estimate.grad == 0).all()
 
 
-def written(priority: list[float], slot: list[int], known: list[bool] | None = None) -> tuple[Written, Tensor]:
+def written(priority: list[float], admitted: list[bool], known: list[bool] | None = None) -> tuple[Written, Tensor]:
     weights = torch.tensor([priority], requires_grad=True)
     empty = torch.zeros(1, len(priority), 1, 1)
     when = torch.zeros(1, len(priority), dtype=torch.int64)
     as_ever = torch.tensor([known or [False] * len(priority)])
-    events = Written(empty, empty, weights, as_ever, when, Events(when, when, when), torch.tensor([slot]))
+    events = Written(empty, empty, weights, as_ever, when, Events(when, when, when), torch.tensor([admitted]))
     return events, weights
 
 
 def test_priorities_predict_the_attention_received():
     """One held event, then three new ones: one with much attention (cut at 1), one with little, one kept out."""
-    events, priority = written([5.0, 0.3, -0.7, 2.0], [0, 1, -1])
+    events, priority = written([5.0, 0.3, -0.7, 2.0], [True, True, False])
     loss = priority_loss(events, reading([], [], [], mass=[8.0, 3.5, 0.25, 0.0]), counts(events=events))
     assert loss.item() == pytest.approx((cross_entropy(0.3, 1.0) + cross_entropy(-0.7, 0.25)) / 2, rel=1e-5)
     loss.backward()
@@ -99,7 +99,7 @@ def test_priorities_predict_the_attention_received():
 
 
 def test_what_says_nothing_new_teaches_priorities_nothing():
-    events, priority = written([0.3, -0.7], [0, 1], known=[True, False])
+    events, priority = written([0.3, -0.7], [True, True], known=[True, False])
     loss = priority_loss(events, reading([], [], [], mass=[0.0, 0.0]), counts(events=events))
     assert loss.item() == pytest.approx(cross_entropy(-0.7, 0.0), rel=1e-5)
     loss.backward()
@@ -107,7 +107,7 @@ def test_what_says_nothing_new_teaches_priorities_nothing():
 
 
 def test_no_writes_cost_nothing():
-    events, _ = written([1.0, 2.0], [-1, -1])
+    events, _ = written([1.0, 2.0], [False, False])
     assert priority_loss(events, reading([], [], [], mass=[1.0, 1.0]), counts(events=events)).item() == 0
 
 

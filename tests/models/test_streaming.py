@@ -99,7 +99,7 @@ def test_buffer_holds_what_a_plain_replay_holds(lively, events):
     for layer in range(3):
         held = outs[-1].state.layers[layer].episodic.position
         for row, priorities in enumerate(watch.priorities(layer).tolist()):
-            assert held[row].tolist() == replay(priorities, 8).held
+            assert held[row].tolist() == sorted(replay(priorities, 8).held)
 
 
 @torch.no_grad()

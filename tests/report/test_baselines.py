@@ -16,6 +16,7 @@ def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
         "setting": setting,
         "task": "srcd",
         "rate": rate,
+        "seed": 0,
         "accuracy": accuracy,
         "accuracy_recurring": 1.0,
         "accuracy_novel": accuracy - 0.0001,
@@ -40,7 +41,6 @@ def files(*rows):
 
 
 ROWS = (
-    row("rate", "cram", 0.9999, 0.015, rate=1e-3),
     row("rate", "cram", 0.9, 0.02, rate=5e-4),
     row("final", "cram", 0.9999, 0.0150),
     row("final", "cram", 0.9991, 0.0152, seed=1),
@@ -103,7 +103,7 @@ def test_tasks_and_settings_are_kept_apart():
 
 def test_a_file_that_is_something_else_is_refused():
     srcd, mqar = files(*ROWS)
-    with pytest.raises(ValueError, match="SRCD has rows without setting, what"):
+    with pytest.raises(ValueError, match="SRCD has rows without seed, setting, what"):
         baselines.page({**srcd, "rows": [{"model": "cram", "task": "srcd"}]}, mqar)
     with pytest.raises(ValueError, match="MQAR has rows without command"):
         baselines.page(srcd, {key: value for key, value in mqar.items() if key != "command"})

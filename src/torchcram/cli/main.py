@@ -198,6 +198,25 @@ def export(
 
 
 @app.command()
+def collect(
+    parts: Annotated[list[str], typer.Argument(help="what=FILE: a result file, and what its rows are, e.g. final.")],
+    out: Annotated[Path, typer.Option(help="The result file to write.")],
+    setting: Annotated[str, typer.Option(help="What all of them share, in words.")],
+) -> None:
+    """Put several result files together, as `torchcram baselines` needs them."""
+    from torchcram import results
+    from torchcram.cli.errors import told
+
+    with told():
+        given = [part.partition("=") for part in parts]
+        for part, (what, _, file) in zip(parts, given, strict=True):
+            if not (what and file):
+                raise ValueError(f"{part!r} is not possible; allowed: what=FILE")
+        read = [(what, results.read(file)) for what, _, file in given]
+        results.save(out, results.collect(out.stem, setting, read))
+
+
+@app.command()
 def baselines(
     srcd: Annotated[Path, typer.Option(help="Result file of the runs on SRCD.")] = Path("results/baselines-srcd.json"),
     mqar: Annotated[Path, typer.Option(help="Result file of the runs on MQAR.")] = Path("results/baselines-mqar.json"),

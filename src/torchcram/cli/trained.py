@@ -33,6 +33,7 @@ def facts(trainer: Trainer) -> dict[str, Any]:
         "task": config.task,
         "schedule": config.consolidation.schedule,
         "seed": config.seed,
+        "rate": config.optimizer.rate,
         "length": trainer.task.length,
         "slots": config.model.attention.slots
         if isinstance(config.model, BaselineConfig)

@@ -267,7 +267,7 @@ class Block(nn.Module):
             exact=exact,
             reads=reads,
             audits=audits,
-            writes=store.written.slot >= 0 if store is not None else torch.zeros_like(reads),
+            writes=store.written.admitted if store is not None else torch.zeros_like(reads),
             guidance=guidance,
             seen=seen,
             taps=taps,

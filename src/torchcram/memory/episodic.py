@@ -28,8 +28,8 @@ class Written(NamedTuple):
     position: Tensor
     """[B, S + N]: index in the sequence; -1 = none."""
     events: Events
-    slot: Tensor
-    """[B, N]: where each new event was put; -1 = nowhere."""
+    admitted: Tensor
+    """[B, N] bool: which of the new ones were put into the buffer."""
 
 
 class Reading(NamedTuple):
@@ -102,7 +102,7 @@ class EpisodicMemory(nn.Module):
             known=torch.cat([state.known, known], dim=1),
             position=torch.cat([state.position, position], dim=1),
             events=events,
-            slot=fate.slot,
+            admitted=fate.admitted,
         )
 
     def evictions(self, priority: Tensor, timeline: Timeline, state: EpisodicState, slots: int | None) -> Expiry:
@@ -158,18 +158,10 @@ class EpisodicMemory(nn.Module):
         return Evidence(share, event, says, using, (~unread).sum((1, 2)))
 
     def keep(self, written: Written, reading: Reading, state: EpisodicState) -> EpisodicState:
-        """The buffer after a call: each survivor in its slot."""
-        batch, length = written.slot.shape
-        held = state.slots
+        """The buffer after a call: the survivors in the order they have been in, then empty slots."""
+        held, length = state.slots, written.admitted.shape[1]
         slots = held + length if self.config.slots is None else max(held, min(self.config.slots, held + length))
-        survives = written.events.expires >= length
-        # source[s]: the event that ends up in slot s; the spare column takes those that do not stay.
-        source = torch.full((batch, slots + 1), -1, dtype=torch.int64, device=written.slot.device)
-        own = torch.arange(held + length, device=written.slot.device).expand(batch, -1)
-        slot = torch.cat([own[:, :held], written.slot], dim=1)
-        source.scatter_(1, torch.where(survives, slot, slots), own)
-        source = source[:, :slots]
-        rows = Rows(source.clamp_min(0), source >= 0)
+        rows = compact(written.events.expires >= length, slots)
         position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
         return EpisodicState(
             key=gather_rows(written.key, rows).to(state.key.dtype),  # under autocast they are narrower

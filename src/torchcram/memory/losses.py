@@ -91,5 +91,5 @@ def best_quality(quality: Tensor, exact: Tensor, reading: Reading) -> Tensor:
 
 def _admitted(written: Written) -> Tensor:
     """[B, N]: the new events that found a place and say something new."""
-    admitted = written.slot >= 0
+    admitted = written.admitted
     return admitted & ~written.known[:, -admitted.shape[1] :]

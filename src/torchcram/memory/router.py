@@ -51,6 +51,8 @@ class RoutingPolicy:
     which also has `trial` only in lessons."""
     answered: Tensor | None = None
     """[B, N] bool: where an answer counts, if at few positions only; so the index knows whose reads mean something."""
+    asked: Tensor | None = None
+    """[B, N] bool: where the main answer is scored in training; so a baseline knows how unsure it usually is there."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None

@@ -210,13 +210,12 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             )
         if policy.actions is not None:
             self._check_actions(policy.actions, (rows, length, self.config.layers))
-        if policy.answered is not None and (
-            policy.answered.shape != (rows, length) or policy.answered.dtype != torch.bool
-        ):
-            raise ValueError(
-                f"policy.answered has shape {tuple(policy.answered.shape)} and dtype {policy.answered.dtype}; "
-                f"expected {(rows, length)} and torch.bool"
-            )
+        for name, where in (("answered", policy.answered), ("asked", policy.asked)):
+            if where is not None and (where.shape != (rows, length) or where.dtype != torch.bool):
+                raise ValueError(
+                    f"policy.{name} has shape {tuple(where.shape)} and dtype {where.dtype}; "
+                    f"expected {(rows, length)} and torch.bool"
+                )
         timeline = Timeline.build(
             batch.dt,
             mask=batch.mask,

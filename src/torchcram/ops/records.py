@@ -38,5 +38,5 @@ class Expiry(NamedTuple):
 
     expires: Tensor
     """[B, S + N]: last position that may read each held event, then each new one; N if it outlives the call."""
-    slot: Tensor
-    """[B, N]: the slot a new event is written to, or -1 if it was never admitted."""
+    admitted: Tensor
+    """[B, N] bool: a new event was among the best when it was written, if only for that moment."""

@@ -82,7 +82,7 @@ the same for all.
 
 
 _ABOUT_ALL = {"setting", "machine", "commit", "command", "rows"}
-_NEEDED = {"what", "task", "model", "setting"}
+_NEEDED = {"what", "task", "model", "setting", "seed"}
 _COLUMNS = (
     *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "writes", "parameters"),
     *("state", "tokens/s", "forward ms"),
@@ -245,12 +245,16 @@ def _curve_table(curve: Sequence[Group]) -> str:
 
 
 def _rates_table(rows: Iterable[Row]) -> str:
-    tried = [row for row in rows if row["what"] == "rate"]
-    rates = sorted({row["rate"] for row in tried})
+    rows = list(rows)
+    tried = {group.name: list(group.rows) for group in groups(rows, "rate")}
+    for group in groups(rows, "final"):
+        # The rate that was used needs no other run than the first of those that it was used for.
+        tried.setdefault(group.name, []).append(min(group.rows, key=lambda row: int(row["seed"])))
+    rates = sorted({row["rate"] for each in tried.values() for row in each})
     lines = []
-    for group in groups(tried, "rate"):
-        found = {row["rate"]: row["accuracy"] for row in group.rows}
-        lines.append([group.name, *(_percent(found.get(rate)) for rate in rates)])
+    for name, each in tried.items():
+        found = {row["rate"]: row["accuracy"] for row in each}
+        lines.append([name, *(_percent(found.get(rate)) for rate in rates)])
     return _table(("model", *(f"{rate:g}" for rate in rates)), lines)
 
 

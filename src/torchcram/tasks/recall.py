@@ -78,9 +78,13 @@ class TokenTask(ABC):
         logits, target = predictions["token"].flatten(0, 1), examples.targets["token"].flatten()
         return {"token": torch.nn.functional.cross_entropy(logits, target, ignore_index=_NONE)}
 
-    def scored(self, examples: Examples) -> dict[str, Tensor]:
+    def asked(self, examples: Examples) -> Tensor:
         """Queries."""
-        return {"token": (examples.kind >= NOVEL).sum()}
+        return examples.kind >= NOVEL
+
+    def scored(self, examples: Examples) -> dict[str, Tensor]:
+        """How many queries there are."""
+        return {"token": self.asked(examples).sum()}
 
     def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
         right = predictions["token"].argmax(-1) == examples.targets["token"]

@@ -244,9 +244,13 @@ class Srcd:
         value = torch.nn.functional.cross_entropy(logits, examples.targets["value"].flatten(), ignore_index=-100)
         return {"value": value, "dynamics": self._error(predictions, examples).mean() / (2 * self.floor)}
 
+    def asked(self, examples: Examples) -> Tensor:
+        """Queries."""
+        return examples.kind >= RECURRING
+
     def scored(self, examples: Examples) -> dict[str, Tensor]:
-        """Queries, and dynamics positions."""
-        return {"value": (examples.kind >= RECURRING).sum(), "dynamics": (examples.kind == DYNAMICS).sum()}
+        """How many queries and dynamics positions there are."""
+        return {"value": self.asked(examples).sum(), "dynamics": (examples.kind == DYNAMICS).sum()}
 
     def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
         right = predictions["value"].argmax(-1) == examples.targets["value"]

@@ -64,6 +64,9 @@ class Task(Protocol):
     def losses(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
         """The loss of each head: a mean over its scored positions."""
 
+    def asked(self, examples: Examples) -> Tensor:
+        """[B, N] bool: where the main head is scored."""
+
     def scored(self, examples: Examples) -> dict[str, Tensor]:
         """How many positions each head is scored on."""
 

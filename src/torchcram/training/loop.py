@@ -234,7 +234,7 @@ class Trainer:
         scored = self.task.scored(examples)
         overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
         policy = self.consolidator.policy(processes.per_process(overall[self.task.main]))
-        policy = replace(policy, draws=draws, answered=examples.answered)
+        policy = replace(policy, draws=draws, answered=examples.answered, asked=self.task.asked(examples))
         # Another kind of step makes other lists.
         kind = policy.reads, policy.keep_all, policy.lesson, policy.audit > 0, policy.trial > 0
         kept = self.lengths.kept(kind) if self.lengths is not None else contextlib.nullcontext()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcram.files import replacing
+from torchcram.results import VARIED
 from torchcram.strict import reject
 
 OPTIONS = "model", "preset", "schedule"
@@ -46,7 +47,7 @@ class Job:
             data = json.loads((self.folder / "row.json").read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError):
             return None
-        return {**data["rows"][0], **{f"set {name}": value for name, value in self.varied.items()}}
+        return {**data["rows"][0], **{f"{VARIED}{name}": value for name, value in self.varied.items()}}
 
     def commands(self, device: str, rows: int) -> Iterator[list[str]]:
         """What to run, one after the other."""

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from tests.models.feeding import assert_close, assert_same_state, feed, predictions, random_sizes, routing, total
-from torchcram.config import BASELINES, BaselineConfig, InputConfig, OutputConfig, TokenField
+from torchcram.config import BASELINES, AttentionConfig, BaselineConfig, InputConfig, OutputConfig, TokenField
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Baseline, BaselineState
+from torchcram.models.baselines.lookback import Turn
 
 LENGTH = 90
 SMALL = {"attention.window": 7, "attention.slots": 5, "every": 2, "switch": 30}
@@ -156,3 +157,46 @@ def test_a_policy_with_actions_is_refused(events):
     tokens, dt = events(1, 5, seed=1)
     with pytest.raises(ValueError, match="for models with a router"):
         make("transformer")(tokens, dt=dt, policy=RoutingPolicy(actions=torch.zeros(1, 5, 3, dtype=torch.long)))
+
+
+def test_rotary_angles_keep_their_precision_far_out():
+    turn = Turn(AttentionConfig(), 64).to(torch.bfloat16)
+    position = torch.tensor([[0, 1, 255, 256, 131_071, 1_000_000]])
+    angle = position.double().unsqueeze(-1) * 10_000 ** (-torch.arange(32).double() / 32)
+    x = torch.zeros(1, 6, 1, 64)
+    x[..., :32] = 1
+    turned = turn(x, position)[0, :, 0].double()
+    torch.testing.assert_close(turned, torch.cat([angle.cos(), angle.sin()], -1)[0], atol=2e-3, rtol=0)
+    assert turn(x.double(), position).dtype == torch.float64
+    still = Turn(AttentionConfig(rotary=False), 64)
+    assert still(x, position) is x
+
+
+def test_who_is_uncertain_is_told_by_what_is_asked(events):
+    """Positions that are never asked do not move the bar, and their heads learn to be sure."""
+    model = make("entropy").train()
+    tokens, dt = events(2, LENGTH, seed=3)
+    asked = torch.zeros(2, LENGTH, dtype=torch.bool)
+    asked[:, ::4] = True
+    out = model(tokens, dt=dt, policy=RoutingPolicy(asked=asked), keep_state=False)
+    moments = model.blocks[0].mixer.entropies
+    entropy = torch.distributions.Categorical(logits=out.early[0]["tokens"]).entropy()
+    torch.testing.assert_close(moments.mean, entropy[asked].mean().reshape(1))
+    expected = sum(
+        0.1 * torch.distributions.Categorical(logits=early["tokens"]).entropy()[~asked].sum() / asked.numel()
+        for early in out.early
+    )
+    torch.testing.assert_close(out.losses["idle"], expected)
+
+
+@pytest.mark.parametrize("name", ["mamba", "transmamba"])
+def test_keys_and_queries_begin_alike(name):
+    mixer = make(name).blocks[0].mixer
+    sizes = mixer.sizes
+    if name == "mamba":
+        row, channel, size = 2 * sizes[0], sizes[0], mixer.config.size
+    else:
+        row, channel, size = sizes[0], 0, sizes[0]
+    pair, taps = mixer.inward.weight[row : row + 2 * size], mixer.taps[:, channel : channel + 2 * size]
+    assert torch.equal(*pair.chunk(2))
+    assert torch.equal(*taps.chunk(2, dim=1))

@@ -10,7 +10,7 @@ from torchcram.memory import Timeline
 from torchcram.memory.losses import Counts
 from torchcram.memory.moments import RunningMoments
 from torchcram.models.baselines.attention import Attention, attend_rows
-from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.lookback import Turn, empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
 from torchcram.models.baselines.space import SelectiveSpace
 from torchcram.models.baselines.state import MixerState
@@ -41,6 +41,7 @@ class Boat(nn.Module):
         self.pair.weight.data[width:] = self.pair.weight.data[:width]
         self.content = nn.Linear(width, width, bias=False)
         self.outward = nn.Linear(width, width, bias=False)
+        self.turn = Turn(config.attention, width // config.attention.heads)
 
     def initial_state(self, batch: int) -> MixerState:
         like, heads = self.outward.weight, self.config.attention.heads
@@ -64,7 +65,17 @@ class Boat(nn.Module):
         query, key = (by_head(part, heads) for part in self.pair(around).chunk(2, dim=-1))
         value = by_head(self.content(mine), heads)
         found = look_back(
-            query, key, value, timeline, state.cache, c.attention, rows=rows, events=rows, in_order=True, keep=keep
+            query,
+            key,
+            value,
+            timeline,
+            state.cache,
+            c.attention,
+            self.turn,
+            rows=rows,
+            events=rows,
+            in_order=True,
+            keep=keep,
         )
         gated = self.outward(nn.functional.silu(self.gate(around)) * found.value.flatten(2))
         gated = gated * gather_rows(active, rows).unsqueeze(-1)
@@ -128,10 +139,13 @@ class Uncertain(nn.Module):
         space, cache = self.space.initial_state(batch), self.attention.initial_state(batch).cache
         return MixerState(space=space.space, recent=space.recent, cache=cache)
 
-    def uncertain(self, entropy: Tensor, mask: Tensor) -> Tensor:
-        """[B, N] bool: whose entropy [B, N] is so many standard deviations above what it has been."""
+    def uncertain(self, entropy: Tensor, mask: Tensor, asked: Tensor | None) -> Tensor:
+        """[B, N] bool: whose entropy [B, N] is so many standard deviations above what it has been where it was asked.
+
+        Where nothing is ever asked, nothing makes an answer sure or unsure.
+        """
         if self.training:
-            self.entropies.observe(entropy.unsqueeze(-1), mask)
+            self.entropies.observe(entropy.unsqueeze(-1), mask if asked is None else mask & asked)
         return (entropy > self.entropies.mean + self.deviations * self.entropies.variance.sqrt()) & mask
 
     def look(self, u: Tensor, timeline: Timeline, state: MixerState, chosen: Tensor, *, keep: bool) -> Mixed:

@@ -9,7 +9,7 @@ from torchcram.config import BaselineConfig, EpisodicConfig
 from torchcram.memory import Timeline
 from torchcram.memory.episodic import EpisodicMemory, first_taps, nothing_before, smooth
 from torchcram.memory.losses import Counts, priority_loss
-from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.lookback import Turn, empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
 from torchcram.models.baselines.state import MixerState
 from torchcram.ops import Rows, compact, gather_rows, scatter_rows
@@ -27,6 +27,7 @@ class Attention(nn.Module):
         # As in CRAM: a query and a key of the same content match from the start.
         self.inward.weight.data[width : 2 * width] = self.inward.weight.data[:width]
         self.taps = first_taps(width, self.config.convolution)
+        self.turn = Turn(self.config, width // self.config.heads)
 
     def initial_state(self, batch: int) -> MixerState:
         like, c = self.outward.weight, self.config
@@ -37,7 +38,7 @@ class Attention(nn.Module):
         assert state.cache is not None
         u, recent = _smoothed(u, self.taps, timeline, state.recent)
         query, key, value = (by_head(part, self.config.heads) for part in self.inward(u).chunk(3, dim=-1))
-        found = look_back(query, key, value, timeline, state.cache, self.config, keep=keep)
+        found = look_back(query, key, value, timeline, state.cache, self.config, self.turn, keep=keep)
         out = self.outward(found.value.flatten(2))
         return Mixed(out, MixerState(cache=found.cache, recent=recent), timeline.mask, timeline.mask, found.pairs, {})
 
@@ -71,7 +72,7 @@ class SlottedAttention(nn.Module):
             losses["priority"] = priority_loss(written, reading, Counts.of(timeline.mask, reading, written))
         kept = self.memory.keep(written, reading, state.episodic) if keep else None
         after = MixerState(episodic=kept, recent=recent)
-        return Mixed(value, after, timeline.mask, written.slot >= 0, reading.pairs, losses)
+        return Mixed(value, after, timeline.mask, written.admitted, reading.pairs, losses)
 
 
 def _smoothed(
@@ -103,7 +104,7 @@ def attend_rows(
         by_head(nn.functional.linear(x, weight), c.heads)
         for x, weight in zip((asker, asked, asked), weights, strict=True)
     )
-    found = look_back(query, key, value, timeline, state.cache, c, rows=rows, events=events, keep=keep)
+    found = look_back(query, key, value, timeline, state.cache, c, attention.turn, rows=rows, events=events, keep=keep)
     nobody = torch.zeros_like(timeline.mask)
     rest = Mixed(u, MixerState(cache=found.cache), nobody, nobody, found.pairs, {})
     return attention.outward(found.value.flatten(2)), rest

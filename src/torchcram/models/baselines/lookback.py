@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -24,6 +26,43 @@ class Looked(NamedTuple):
     """For the next call, if it was to be kept."""
 
 
+class Turn(nn.Module):
+    """Rotary positions: pairs of numbers turned by an angle that grows with the position; or nothing at all."""
+
+    rates: Tensor
+
+    def __init__(self, config: AttentionConfig, size: int) -> None:
+        """size: of a head."""
+        super().__init__()
+        self.on, self.size = config.rotary, size
+        self.register_buffer("rates", self._rates(torch.float32), persistent=False)
+
+    def _rates(self, dtype: torch.dtype) -> Tensor:
+        """[2, d/2]: turns from one a position to one in 10,000, and what 256 positions are beyond whole turns."""
+        rate = 10_000.0 ** (-torch.arange(self.size // 2, dtype=torch.float64) / (self.size // 2))
+        return torch.stack([rate, (256 * rate).remainder(2 * math.pi)]).to(dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Turn:
+        """Angles need the precision that a model in bfloat16 does not have."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        wide = torch.promote_types(self.rates.dtype, torch.float32)
+        self.rates = self._rates(wide).to(self.rates.device)
+        return self
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        """x [B, R, H, d], position [B, R]."""
+        if not self.on:
+            return x
+        # In two parts: the product of a large position and a rate would lose what is after the point.
+        fine, coarse = (
+            part.unsqueeze(-1) * rate for part, rate in zip((position & 255, position >> 8), self.rates, strict=True)
+        )
+        angle = (fine + coarse).unsqueeze(2)
+        sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
 def look_back(
     query: Tensor,
     key: Tensor,
@@ -31,6 +70,7 @@ def look_back(
     timeline: Timeline,
     held: CacheState,
     config: AttentionConfig,
+    turn: Turn,
     *,
     rows: Rows | None = None,
     events: Rows | None = None,
@@ -42,9 +82,9 @@ def look_back(
     query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. With a window, only
     events less than so many positions back; `in_order`: only the last so many events.
     """
-    window, rotary = config.window, config.rotary
-    query, at = _placed(query, rows, timeline, rotary)
-    key, position = _placed(key, events, timeline, rotary)
+    window = config.window
+    at, position = (_position(those, timeline) for those in (rows, events))
+    query, key = turn(query, at), turn(key, position)
     batch, count = query.shape[:2]
     plain = rows is None and events is None and held.slots == 0 and not (timeline.padded or timeline.packed)
     if plain and window is None:
@@ -136,21 +176,10 @@ def _valid(timeline: Timeline, rows: Rows | None) -> Tensor:
     return timeline.mask if rows is None else rows.valid
 
 
-def _placed(x: Tensor, rows: Rows | None, timeline: Timeline, rotary: bool) -> tuple[Tensor, Tensor]:
-    """x [B, R, H, d] turned by its position [B, R], and that."""
+def _position(rows: Rows | None, timeline: Timeline) -> Tensor:
+    """[B, R]: in the sequence."""
     position = timeline.position[:, :-1]
-    position = position if rows is None else gather_rows(position, rows)
-    return (_rotate(x, position) if rotary else x), position
-
-
-def _rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Pairs of numbers turned by an angle that grows with the position, from one a position to one in 10,000."""
-    half = x.shape[-1] // 2
-    rate = 10_000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    angle = (position.unsqueeze(-1) * rate).unsqueeze(2)  # float64: positions may be large
-    sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+    return position if rows is None else gather_rows(position, rows)
 
 
 def _attend(

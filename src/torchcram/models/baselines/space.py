@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcram.config import BaselineConfig
 from torchcram.memory import Timeline
 from torchcram.memory.episodic import nothing_before
-from torchcram.models.baselines.lookback import empty_cache, look_back
+from torchcram.models.baselines.lookback import Turn, empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
 from torchcram.models.baselines.state import MixerState
 from torchcram.ops import compact, gather_rows, scatter_rows, state_space
@@ -27,8 +27,9 @@ class SelectiveSpace(nn.Module):
         self.sizes = (inner, inner, 2 * space.size, self.heads)  # gate, input, key and query, step
         self.inward = nn.Linear(width, sum(self.sizes), bias=False)
         mixed = inner + 2 * space.size
-        self.taps = nn.Parameter(torch.empty(space.convolution, mixed).uniform_(-1, 1) / math.sqrt(space.convolution))
+        self.taps = _first_taps(space.convolution, mixed)
         self.tap_bias = nn.Parameter(torch.zeros(mixed))
+        match_pairs(self.inward.weight, self.taps, 2 * inner, inner, space.size)
         self.decay = _Decay(self.heads)
         self.skip = nn.Parameter(torch.ones(self.heads))
         self.norm = nn.RMSNorm(inner)
@@ -74,6 +75,13 @@ class _Decay(nn.Module):
         return amount, amount * self.log_rate.exp()
 
 
+def _first_taps(count: int, channels: int) -> nn.Parameter:
+    """Weights [W, C] that a convolution begins with: mostly the token itself, so that like tokens look alike."""
+    taps = torch.empty(count, channels).uniform_(-1, 1) / (4 * math.sqrt(count))
+    taps[0] += 1
+    return nn.Parameter(taps)
+
+
 def convolve(
     x: Tensor, taps: Tensor, bias: Tensor, timeline: Timeline, recent: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
@@ -83,6 +91,15 @@ def convolve(
         before, recent = timeline.previous(x, recent.to(x.dtype))
         out = out + torch.einsum("bnwc,wc->bnc", before, taps[1:])
     return timeline.clean(nn.functional.silu(out)), recent
+
+
+def match_pairs(weight: Tensor, taps: Tensor, row: int, channel: int, size: int) -> None:
+    """Let queries and keys, `size` outputs each and next to each other, begin alike: tokens of the same content match.
+
+    They begin at output `row` of `weight` and at channel `channel` of `taps`.
+    """
+    weight.data[row + size : row + 2 * size] = weight.data[row : row + size]
+    taps.data[:, channel + size : channel + 2 * size] = taps.data[:, channel : channel + size]
 
 
 class Switch(nn.Module):
@@ -97,12 +114,13 @@ class Switch(nn.Module):
         self.config, self.heads, self.until = config.attention, config.attention.heads, until
         self.sizes = (width, 3 * width, self.heads)
         self.inward = nn.Linear(width, sum(self.sizes), bias=False)
-        taps = config.space.convolution
-        self.taps = nn.Parameter(torch.empty(taps, 3 * width).uniform_(-1, 1) / math.sqrt(taps))
+        self.taps = _first_taps(config.space.convolution, 3 * width)
         self.tap_bias = nn.Parameter(torch.zeros(3 * width))
+        match_pairs(self.inward.weight, self.taps, width, 0, width)
         self.decay = _Decay(self.heads)
         self.norm = nn.RMSNorm(width)
         self.outward = nn.Linear(width, width, bias=False)
+        self.turn = Turn(config.attention, width // self.heads)
 
     def initial_state(self, batch: int) -> MixerState:
         like = self.outward.weight
@@ -137,6 +155,7 @@ class Switch(nn.Module):
             timeline,
             state.cache,
             self.config,
+            self.turn,
             rows=rows,
             events=rows,
             keep=keep,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, OutputConfig
 from torchcram.memory import RoutingPolicy, Timeline
+from torchcram.memory.losses import Counts
 from torchcram.memory.state import TensorTree
 from torchcram.models.baselines.adaptive import Boat, Depth, Uncertain
 from torchcram.models.baselines.attention import Attention, SlottedAttention
@@ -21,6 +22,7 @@ from torchcram.models.outputs import Heads
 from torchcram.models.sequence import SequenceModel, SequenceOutput
 
 _CATEGORIES = ("tokens", "labels")
+_IDLE = 0.1  # weight of the entropy of answers that nobody asks for
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,13 +59,15 @@ class BaselineBlock(nn.Module):
         """Before anything was seen."""
         return self.mixer.initial_state(batch)
 
-    def forward(self, x: Tensor, timeline: Timeline, state: MixerState, *, keep_state: bool) -> BaselineLayer:
-        """x [B, N, D]."""
+    def forward(
+        self, x: Tensor, timeline: Timeline, state: MixerState, *, keep_state: bool, asked: Tensor | None = None
+    ) -> BaselineLayer:
+        """x [B, N, D]; asked: see `RoutingPolicy`."""
         x = timeline.clean(x)
         u = self.norm_mixer(x)
         early = None
         if isinstance(self.mixer, Uncertain):
-            mixed, early = self._look_if_uncertain(self.mixer, x, u, timeline, state, keep=keep_state)
+            mixed, early = self._look_if_uncertain(self.mixer, x, u, timeline, state, asked, keep=keep_state)
         else:
             mixed = self.mixer(u, timeline, state, keep=keep_state)
         x = x + mixed.value
@@ -86,15 +90,29 @@ class BaselineBlock(nn.Module):
         self.compile()
 
     def _look_if_uncertain(
-        self, mixer: Uncertain, x: Tensor, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool
+        self,
+        mixer: Uncertain,
+        x: Tensor,
+        u: Tensor,
+        timeline: Timeline,
+        state: MixerState,
+        asked: Tensor | None,
+        *,
+        keep: bool,
     ) -> tuple[Mixed, dict[str, Tensor]]:
         cheap = mixer.space(u, timeline, state, keep=keep)
         x = x + cheap.value
         answers, _ = self.early(self.norm_early(x), timeline, None)
-        chosen = mixer.uncertain(_entropy(answers, self.early.outputs), timeline.mask)
+        entropy = _entropy(answers, self.early.outputs)
+        losses = {}
+        if self.training and asked is not None:
+            # Nothing else tells its heads how sure they should be where no answer is scored: so they learn to be.
+            idle = timeline.mask & ~asked
+            losses["idle"] = _IDLE * (entropy * idle).sum() / Counts.of(timeline.mask, None, None).tokens
+        chosen = mixer.uncertain(entropy.detach(), timeline.mask, asked)
         looked = mixer.look(self.norm_attention(x), timeline, state, chosen, keep=keep)
         after = MixerState(cache=looked.state.cache, space=cheap.state.space, recent=cheap.state.recent)
-        return looked._replace(value=cheap.value + looked.value, state=after), answers
+        return looked._replace(value=cheap.value + looked.value, state=after, losses=losses), answers
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -127,10 +145,10 @@ class Baseline(SequenceModel[BaselineLayer, BaselineState]):
         *,
         keep_state: bool,
     ) -> list[BaselineLayer]:
-        """x [B, N, D] through all layers. Of a policy nothing applies: each has one way to choose who attends."""
+        """x [B, N, D] through all layers. Of a policy only `asked` applies: each has one way to choose who attends."""
         layers: list[BaselineLayer] = []
         for block, state in zip(self.blocks, states, strict=True):
-            layers.append(block(x, timeline, state, keep_state=keep_state))
+            layers.append(block(x, timeline, state, keep_state=keep_state, asked=policy.asked))
             x = layers[-1].x
         return layers
 
@@ -155,7 +173,7 @@ def _mixer(config: BaselineConfig, layer: int) -> nn.Module:
 
 def _entropy(answers: dict[str, Tensor], outputs: Sequence[OutputConfig]) -> Tensor:
     """[B, N]: of the answers of all heads together, in nats."""
-    return torch.stack([_entropy_of(answers[o.name].detach()) for o in outputs if o.kind in _CATEGORIES]).sum(0)
+    return torch.stack([_entropy_of(answers[o.name]) for o in outputs if o.kind in _CATEGORIES]).sum(0)
 
 
 def _entropy_of(logits: Tensor) -> Tensor:

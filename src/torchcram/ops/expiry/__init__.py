@@ -25,8 +25,8 @@ def expiry(
     first; position [B, N], index of each position in its own sequence; held_priority and held_position [B, S], what
     is in the slots already, held_position = -1 where a slot is empty. `slots=None` never evicts.
 
-    A position reads before it writes. Among equal priorities the newer event loses. A new event takes the next free
-    slot, or that of the event it evicts. Not differentiable. A NaN, which only a diverged model has, ranks last.
+    A position reads before it writes. Among equal priorities the newer event loses. Not differentiable. A NaN, which
+    only a diverged model has, ranks last.
     """
     least = torch.finfo(priority.dtype).min
     priority, held_priority = (x.detach().nan_to_num(nan=least) for x in (priority, held_priority))

@@ -1,8 +1,9 @@
-"""The buffer for a stretch of positions at once: count, for each event, the events that beat it.
+"""The buffer for all positions at once: which priority was the M-th best of a sequence so far, at each of them?
 
-An event is in the buffer as long as fewer than M events of its sequence beat it (higher priority, or equal and
-older). It is enough to count among the M best at the start of a stretch and the events of the stretch, since an
-event that has left already has M better ones among those.
+That bar only ever rises within a sequence, so an event leaves where it first rises above it: one search in a sorted
+list. The bars are found by a wavelet matrix. Events are numbered by rank, best first, and put in the order of writing;
+digit by digit, from the highest, the M-th smallest number in a range is looked up by counting, and the events are
+sorted by that digit. So the work is O(N log N), whatever M is.
 """
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from torchcram.ops.records import Expiry
 
-_STRETCH = (64, 1024)  # fewest and most positions worked on at once
+_BITS = 4  # of a digit
+_FEW = 4  # positions for which it takes less time to look at everything that is held
+_CHUNK = 1024  # longer sums are made of sums of so many
 
 
 def expiry(
@@ -24,12 +27,13 @@ def expiry(
 ) -> Expiry:
     length, held = priority.shape[1], held_position.shape[1]
     limit = _end_of_sequence(mask, reset, held_position)
-    slot = torch.where(mask, position, -1)
     if slots is None or held + length <= slots:
-        return Expiry(limit, slot)
-    evicted, replaces = _evictions(priority, mask, reset, held_priority, held_position, slots)
-    slot = torch.where(position < slots, slot, _inherited(replaces, position, held, slots))
-    return Expiry(torch.minimum(limit, evicted), slot)
+        return Expiry(limit, mask)
+    evicted = _evicted(priority, mask, reset, held_priority, held_position, slots)
+    here = torch.arange(length, device=mask.device)
+    admitted = mask & (evicted[:, held:] > here)
+    evicted[:, held:].clamp_min_(here)
+    return Expiry(torch.minimum(limit, evicted), admitted)
 
 
 def _end_of_sequence(mask: Tensor, reset: Tensor, held_position: Tensor) -> Tensor:
@@ -44,78 +48,85 @@ def _end_of_sequence(mask: Tensor, reset: Tensor, held_position: Tensor) -> Tens
     return torch.cat([held, new], dim=1)
 
 
-def _evictions(
+def _evicted(
     priority: Tensor, mask: Tensor, reset: Tensor, held_priority: Tensor, held_position: Tensor, slots: int
-) -> tuple[Tensor, Tensor]:
-    """Where each event is evicted [B, S + N] (N if never), and which event each write replaces [B, N] (or -1)."""
-    batch, length = priority.shape
-    held = held_position.shape[1]
-    device = priority.device
-    spare = held + length  # a column for what must not be kept
-    evicted = torch.full((batch, spare + 1), length, dtype=torch.int64, device=device)
-    replaces = torch.full((batch, length + 1), -1, dtype=torch.int64, device=device)
-    sequence = reset.cumsum(1)
-
-    # The buffer, best first and the older of equals first; `owner` numbers its sequence, -1 is an empty place.
-    by_age = held_position.argsort(dim=1)
-    order = by_age.gather(1, _descending(held_priority.gather(1, by_age)))
-    event = order
-    worth = held_priority.gather(1, order)
-    owner = torch.where(held_position.gather(1, order) >= 0, 0, -1)
-
-    stretch = min(max(slots, _STRETCH[0]), _STRETCH[1])
-    for begin in range(0, length, stretch):
-        end = min(begin + stretch, length)
-        width = end - begin
-        here = torch.arange(begin, end, device=device)
-        new_worth = priority[:, begin:end]
-        new_owner = torch.where(mask[:, begin:end], sequence[:, begin:end], -2)
-        all_worth = torch.cat([worth, new_worth], dim=1)
-        all_owner = torch.cat([owner, new_owner], dim=1)
-        all_event = torch.cat([event, (held + here).expand(batch, width)], dim=1)
-        kept = worth.shape[1]
-
-        # beaten[i, j]: the new event j beats event i. Event i among the new ones is older than j if i < j.
-        higher = new_worth.unsqueeze(1) > all_worth.unsqueeze(2)
-        older = torch.arange(width, device=device) < torch.arange(-kept, width, device=device).unsqueeze(1)
-        higher |= (new_worth.unsqueeze(1) == all_worth.unsqueeze(2)) & older
-        higher &= new_owner.unsqueeze(1) == all_owner.unsqueeze(2)
-        # What the kept ones add: their rank among themselves (they are sorted, and of one sequence), and for new events
-        # how many kept ones beat them.
-        rank = (owner >= 0).cumsum(1) - 1
-        above = (worth.unsqueeze(1) >= new_worth.unsqueeze(2)) & (owner.unsqueeze(1) == new_owner.unsqueeze(2))
-        count = torch.cat([rank, above.sum(2)], dim=1).unsqueeze(2) + higher.cumsum(2, dtype=torch.int32)
-        gone = begin + (count < slots).sum(2)  # first position by which `slots` others beat it; `end` if none
-
-        written = torch.cat([torch.full((kept,), begin - 1, device=device), here])
-        admitted = gone > written
-        leaves = torch.where(gone < end, torch.maximum(gone, written), length)
-        evicted.scatter_(1, torch.where(all_owner >= 0, all_event, spare), leaves)
-        replaced = (gone < end) & admitted & (all_owner >= 0)
-        replaces.scatter_(1, torch.where(replaced, gone, length), all_event)
-
-        stays = (gone >= end) & (all_owner == sequence[:, end - 1 : end])
-        key = torch.where(stays, all_worth, -torch.inf)
-        best = _descending(key)[:, :slots]
-        worth, event = key.gather(1, best), all_event.gather(1, best)
-        owner = torch.where(stays.gather(1, best), sequence[:, end - 1 : end], -1)
-    return evicted[:, :spare], replaces[:, :length]
-
-
-def _inherited(replaces: Tensor, position: Tensor, held: int, slots: int) -> Tensor:
-    """Follow "takes the slot of" back to an event whose slot is known, in log2 steps. [B, N]"""
-    batch, length = replaces.shape
+) -> Tensor:
+    """The first position by which M events beat each one [B, S + N], which may be before its own; N if none does."""
+    held, length = held_position.shape[1], priority.shape[1]
     total = held + length
-    own = torch.arange(total, device=replaces.device).expand(batch, total)
-    # Events written while the buffer had room, and those held from before, are the ends of the chains.
-    links = torch.where((position >= slots) & (replaces >= 0), replaces, own[:, held:])
-    root = torch.cat([own[:, :held], links], dim=1)
-    for _ in range(total.bit_length()):
-        root = root.gather(1, root)
-    known = torch.cat([own[:, :held], torch.where(position < slots, position, -1)], dim=1)
-    return known.gather(1, root)[:, held:]
+    # The older of equals is the better one, and what is no event at all is worse than any.
+    age = held_position.argsort(dim=1)
+    worth = torch.cat(
+        [
+            held_priority.masked_fill(held_position < 0, -torch.inf).gather(1, age),
+            priority.masked_fill(~mask, -torch.inf),
+        ],
+        dim=1,
+    )
+    order = worth.argsort(dim=1, descending=True, stable=True)
+    rank = _put(order, torch.arange(total, device=order.device).expand_as(order))
+
+    sequence = reset.cumsum(1)
+    here = torch.arange(length, device=order.device)
+    begin = torch.where(reset, held + here, 0).cummax(1).values  # of the sequence, in the order of writing
+    end = (held + 1 + here).expand_as(begin)
+    full = end - begin >= slots
+    if length <= _FEW:
+        place = torch.arange(total, device=order.device)
+        outside = (place < begin.unsqueeze(2)) | (place >= end.unsqueeze(2))
+        bar = rank.unsqueeze(1).masked_fill(outside, total).kthvalue(slots, dim=2).values
+    else:
+        bar = _smallest(rank, begin, end, torch.where(full, slots, 1))
+
+    # One number that only rises along a row: first by sequence, then by how high the bar is.
+    high = sequence * (total + 1) + torch.where(full, total - bar, 0)
+    owner = torch.cat([torch.zeros_like(held_position), sequence], dim=1)
+    found = torch.searchsorted(high, owner * (total + 1) + total - rank, right=True)
+    return torch.cat([_put(age, found[:, :held]), found[:, held:]], dim=1)
 
 
-def _descending(key: Tensor) -> Tensor:
-    """Indices that sort each row from high to low and leave equals in their order."""
-    return key.argsort(dim=1, descending=True, stable=True)
+def _smallest(number: Tensor, begin: Tensor, end: Tensor, which: Tensor) -> Tensor:
+    """The `which`-th smallest of number[begin:end], for many ranges of each row [B, Q]; 1 is the smallest of all.
+
+    number [B, T]: each of 0 … T - 1 once.
+    """
+    digits = 1 << _BITS
+    every = torch.arange(digits, device=number.device).unsqueeze(1)
+    levels = -(-(number.shape[1] - 1).bit_length() // _BITS)
+    answer = torch.zeros_like(which)
+    for level in reversed(range(levels)):
+        digit = (number >> level * _BITS) & digits - 1
+        count = _counts(digit.unsqueeze(1) == every)  # [B, 16, T + 1], before each place
+        start = count[..., -1].cumsum(1) - count[..., -1]
+        low, high = (count.gather(2, at.unsqueeze(1).expand(-1, digits, -1)) for at in (begin, end))  # [B, 16, Q]
+        up_to = (high - low).cumsum(1)
+        # The digit that the number looked for has, and its place among those that have it too.
+        answer_digit = (up_to < which.unsqueeze(1)).sum(1)
+        pick = answer_digit.unsqueeze(1)
+        low, high, up_to = (x.gather(1, pick).squeeze(1) for x in (low, high, up_to))
+        which = which - (up_to - (high - low))
+        first = start.gather(1, answer_digit)
+        begin, end = first + low, first + high
+        answer = (answer << _BITS) | answer_digit
+        if level:
+            place = start.gather(1, digit) + count[..., :-1].gather(1, digit.unsqueeze(1)).squeeze(1)
+            number = _put(place, number)
+    return answer
+
+
+def _counts(flags: Tensor) -> Tensor:
+    """How many are True before each place, and in all: [..., T] to [..., T + 1] int64."""
+    size = flags.shape[-1]
+    chunks = -(-size // _CHUNK)
+    if chunks == 1:
+        return torch.nn.functional.pad(flags.cumsum(-1), (1, 0))
+    # A scan of a long row would keep one processor busy and the others waiting.
+    filled = torch.nn.functional.pad(flags, (0, chunks * _CHUNK - size))
+    parts = filled.view(*flags.shape[:-1], chunks, _CHUNK).cumsum(-1)
+    before = parts[..., -1].cumsum(-1) - parts[..., -1]
+    return torch.nn.functional.pad((parts + before.unsqueeze(-1)).flatten(-2)[..., :size], (1, 0))
+
+
+def _put(place: Tensor, x: Tensor) -> Tensor:
+    """x [B, T] at other places of its row, each place once."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format).scatter_(1, place, x)

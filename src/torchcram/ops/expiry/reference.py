@@ -1,4 +1,4 @@
-"""The buffer as a list of slots, one write after another: the specification."""
+"""The buffer as a list, one write after another: the specification."""
 
 import torch
 from torch import Tensor
@@ -18,33 +18,29 @@ def expiry(
     batch, length = priority.shape
     held = held_position.shape[1]
     expires = torch.full((batch, held + length), length, dtype=torch.int64, device=priority.device)
-    slot = torch.full((batch, length), -1, dtype=torch.int64, device=priority.device)
+    admitted = torch.zeros_like(mask)
     for b in range(batch):
-        # slot -> (priority, -age, event): the smallest is the next to go, the newer of two equals first
-        buffer: dict[int, tuple[float, int, int]] = {}
+        # (priority, -age, event): the smallest is the next to go, the newer of two equals first
+        buffer: list[tuple[float, int, int]] = []
         for s in range(held):
             if held_position[b, s] >= 0:
-                buffer[s] = (float(held_priority[b, s]), -int(held_position[b, s]), s)
+                buffer.append((float(held_priority[b, s]), -int(held_position[b, s]), s))
             else:
                 expires[b, s] = -1
         for t in range(length):
             event = held + t
             if reset[b, t]:
-                for _, _, old in buffer.values():
+                for _, _, old in buffer:
                     expires[b, old] = t - 1
-                buffer = {}
+                buffer = []
             if not mask[b, t]:
                 expires[b, event] = t
                 continue
-            entry = (float(priority[b, t]), -int(position[b, t]), event)
-            if slots is None or len(buffer) < slots:
-                target = len(buffer)
-            else:
-                target = min(buffer, key=lambda s: buffer[s])
-                if entry < buffer[target]:
-                    expires[b, event] = t
-                    continue
-                expires[b, buffer[target][2]] = t
-            buffer[target] = entry
-            slot[b, t] = target
-    return Expiry(expires, slot)
+            buffer.append((float(priority[b, t]), -int(position[b, t]), event))
+            admitted[b, t] = True
+            if slots is not None and len(buffer) > slots:
+                first = min(buffer)
+                buffer.remove(first)
+                expires[b, first[2]] = t
+                admitted[b, t] = first[2] != event
+    return Expiry(expires, admitted)
