@@ -106,6 +106,7 @@ def accuracy(model: Model) -> float:
 
 
 @functools.cache
+@torch.enable_grad()
 def trained() -> tuple[Model, torch.optim.Optimizer, int]:
     """A model that has released its reads; not to be changed."""
     model = Model()

@@ -32,7 +32,8 @@ def call(
 ) -> tuple[Written, Reading, EpisodicState]:
     """Write, read (by default every real position) and keep."""
     written = memory.write(u, h, clock, state)
-    found = memory.read(u, h, compact(clock.mask if chosen is None else chosen), clock, written)
+    listed = memory.list(u, h, written, state, chosen, keep=True)
+    found = memory.read(u, h, compact(clock.mask if chosen is None else chosen), clock, written, listed)
     return written, found, memory.keep(written, found, state)
 
 
@@ -182,7 +183,8 @@ def test_a_query_and_a_key_of_the_same_content_match_at_the_start():
     memory = EpisodicMemory(WIDTH, EpisodicConfig(heads=HEADS))
     u, h, dt = (x.float() for x in sequence(4))
     written = memory.write(u, h, Timeline.build(dt), memory.empty(2))
-    torch.testing.assert_close(written.key.flatten(2), memory.query(u + memory.mix[0] * (h + 1)))
+    listed = memory.list(u, h, written, memory.empty(2), None, keep=False)
+    torch.testing.assert_close(listed.key.flatten(2), memory.query(u + memory.mix[0] * (h + 1)))
     assert memory.query.weight.data_ptr() != memory.key.weight.data_ptr()
 
 
@@ -236,7 +238,8 @@ def test_an_empty_row_list_is_fine():
     clock = Timeline.build(dt)
     written = memory.write(u, h, clock, memory.empty(2))
     nobody = Rows(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.bool))
-    found = memory.read(u, h, nobody, clock, written)
+    listed = memory.list(u, h, written, memory.empty(2), torch.zeros_like(clock.mask), keep=True)
+    found = memory.read(u, h, nobody, clock, written, listed)
     assert found.value.shape == (2, 0, WIDTH)
     assert found.pairs.tolist() == [0, 0]
     assert memory.keep(written, found, memory.empty(2)).position.tolist() == [[0, 1, 2]] * 2
@@ -255,10 +258,11 @@ def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
     written = memory.write(u, h, timeline, memory.empty(2))
     rows = compact(torch.arange(9).expand(2, 9) > 2)
     used = torch.arange(9).expand(2, 9) % 2 == 0
-    found = memory.evidence(u, h, rows, timeline, written, used)
+    listed = memory.list(u, h, written, memory.empty(2), None, keep=False)
+    found = memory.evidence(u, h, rows, timeline, written, listed, used)
     with torch.no_grad():
         query = memory._query(u, h, rows, timeline)[:, :, 1 - idle]
-        scores = query @ written.key[:, :, 1 - idle].transpose(1, 2) / half**0.5
+        scores = query @ listed.key[:, :, 1 - idle].transpose(1, 2) / half**0.5
         scores = scores + nn.functional.logsigmoid(written.priority).unsqueeze(1)
         age = torch.log1p(timeline.time[:, rows.at[0], None] - timeline.time.unsqueeze(1)).clamp_min(0)
         scores = scores + memory.recency[1 - idle] * age
@@ -282,6 +286,49 @@ def test_what_says_nothing_new_is_evicted_first(size):
         part = slice(begin, begin + size)
         clock = Timeline.build(dt[:, part], position=position, time=time)
         written = memory.write(u[:, part], h[:, part], clock, state, known=known[:, part])
-        state = memory.keep(written, memory.read(u[:, part], h[:, part], compact(clock.mask), clock, written), state)
+        listed = memory.list(u[:, part], h[:, part], written, state, None, keep=True)
+        rows = compact(clock.mask)
+        state = memory.keep(written, memory.read(u[:, part], h[:, part], rows, clock, written, listed), state)
         position, time = clock.position[:, -1], clock.time[:, -1]
     assert [sorted(row) for row in state.position.tolist()] == [[1, 4], [0, 5]]
+
+
+@pytest.mark.parametrize("slots", [2, 5, None])
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("packed", [False, True])
+def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packed):
+    """Only what a reader can see, or what stays, is listed; what is read, learned and kept is the same."""
+    memory = episodic(slots=slots)
+    first, (u, h, dt) = sequence(7, seed=1), sequence(20, seed=2)
+    start = torch.zeros(2, 20, dtype=torch.bool)
+    start[0, 11] = packed
+    before = call(memory, *first[:2], Timeline.build(first[2]), memory.empty(2))[2]
+    before = EpisodicState(**{name: x.detach() for name, x in before.named_tensors()})
+    clock = Timeline.build(dt, start=start)
+    chosen = torch.rand(2, 20, generator=torch.Generator().manual_seed(3)) < share
+    results = []
+    for readers in (None, chosen):
+        memory.zero_grad()
+        written = memory.write(u, h, clock, before)
+        listed = memory.list(u, h, written, before, readers, keep=True)
+        found = memory.read(u, h, compact(chosen), clock, written, listed)
+        found.value.square().sum().backward()
+        kept = memory.keep(written, found, before)
+        results.append((found, kept, [p.grad for p in memory.parameters()]))
+    (all_of_it, kept, grads), (picked, kept_too, grads_too) = results
+    torch.testing.assert_close(picked.value, all_of_it.value)
+    torch.testing.assert_close(picked.mass, all_of_it.mass)
+    assert torch.equal(picked.pairs, all_of_it.pairs)
+    for (name, x), (_, y) in zip(kept.named_tensors(), kept_too.named_tensors(), strict=True):
+        torch.testing.assert_close(x, y, msg=name)
+    torch.testing.assert_close(grads_too, grads)
+
+    written = memory.write(u, h, clock, before)
+    events, at = written.events, torch.arange(20)
+    readable = (events.written[:, :, None] < at) & (at <= events.expires[:, :, None]) & chosen[:, None]
+    for keep in (False, True):
+        listed = memory.list(u, h, written, before, chosen, keep=keep)
+        wanted = readable.any(2) | (events.expires >= 20 if keep else False)
+        for row in range(2):
+            new = listed.number[row][listed.valid[row]][written.held :]
+            assert (new - written.held).tolist() == wanted[row, written.held :].nonzero().flatten().tolist()

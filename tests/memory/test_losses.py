@@ -8,16 +8,20 @@ from torch import Tensor
 
 from torchcram.config import RouterConfig
 from torchcram.memory import QualityEstimator
-from torchcram.memory.episodic import Reading, Written
+from torchcram.memory.episodic import Listed, Reading, Written
 from torchcram.memory.losses import Counts, best_quality, consolidation_losses, priority_loss, routing_losses
 from torchcram.memory.router import Decision
 from torchcram.ops import Events, Rows
+
+NONE = torch.zeros(1, 0, dtype=torch.int64)
+NOTHING = Listed(NONE, NONE.bool(), *torch.zeros(2, 1, 0, 1, 1), torch.zeros(1, 0), Events(NONE, NONE, NONE.double()))
 
 
 def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: list[float] | None = None) -> Reading:
     """What one sequence read."""
     return Reading(
         Rows(torch.tensor([at]), torch.tensor([valid])),
+        NOTHING,
         torch.tensor([value], requires_grad=True),
         torch.tensor([mass or []]),
         torch.zeros(1),
@@ -69,6 +73,7 @@ def test_no_reads_cost_nothing():
     recalled, estimate = torch.ones(1, 0, 2, requires_grad=True), torch.ones(1, 3, requires_grad=True)
     nothing = Reading(
         Rows(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.bool)),
+        NOTHING,
         torch.zeros(1, 0, 2),
         torch.zeros(1, 3),
         torch.zeros(1),
@@ -81,10 +86,9 @@ def test_no_reads_cost_nothing():
 
 def written(priority: list[float], admitted: list[bool], known: list[bool] | None = None) -> tuple[Written, Tensor]:
     weights = torch.tensor([priority], requires_grad=True)
-    empty = torch.zeros(1, len(priority), 1, 1)
     when = torch.zeros(1, len(priority), dtype=torch.int64)
     as_ever = torch.tensor([known or [False] * len(priority)])
-    events = Written(empty, empty, weights, as_ever, when, Events(when, when, when), torch.tensor([admitted]))
+    events = Written(weights, as_ever, when, Events(when, when, when), torch.tensor([admitted]))
     return events, weights
 
 

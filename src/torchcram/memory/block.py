@@ -188,7 +188,7 @@ class Block(nn.Module):
         if self.quality is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
-            reading = self._read(store, timeline.mask, None)
+            reading = self._read(store, timeline.mask, None, all_of_it=True, keep=keep_state)
             true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
@@ -208,7 +208,9 @@ class Block(nn.Module):
         if self.exact and store is not None:
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
-            reading = self._read(store, reads | audits, guidance.pointer if guidance is not None else None)
+            pointer = guidance.pointer if guidance is not None else None
+            all_of_it = policy.reads == "dense"
+            reading = self._read(store, reads | audits, pointer, all_of_it=all_of_it, keep=keep_state)
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
@@ -271,7 +273,7 @@ class Block(nn.Module):
             guidance=guidance,
             seen=seen,
             taps=taps,
-            evidence=store.evidence(guidance, reads) if store is not None and guidance is not None else None,
+            evidence=store.evidence(guidance, reading, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
         )
@@ -288,8 +290,8 @@ class Block(nn.Module):
         self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
 
-    def _read(self, store: _Store, chosen: Tensor, pointer: Pointer | None) -> Reading:
-        return store.read(chosen, pointer)
+    def _read(self, store: _Store, chosen: Tensor, pointer: Pointer | None, *, all_of_it: bool, keep: bool) -> Reading:
+        return store.read(chosen, pointer, all_of_it=all_of_it, keep=keep)
 
     def _consult(
         self,
@@ -380,15 +382,21 @@ class _Store:
         written = memory.write(seen, h, timeline, state.episodic, known=known, keep_all=keep_all)
         return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state.episodic, written=written)
 
-    def read(self, chosen: Tensor, pointer: Pointer | None) -> Reading:
-        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`."""
-        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, pointer)
+    def read(self, chosen: Tensor, pointer: Pointer | None, *, all_of_it: bool, keep: bool) -> Reading:
+        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
 
-    def evidence(self, guidance: Guidance, used: Tensor) -> Evidence | None:
+        all_of_it: nearly all read, so it does not pay to pick what they can; keep: the buffer will be kept.
+        """
+        readers = None if all_of_it else chosen
+        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep)
+        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, listed, pointer)
+
+    def evidence(self, guidance: Guidance, reading: Reading | None, used: Tensor) -> Evidence | None:
         """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""
-        if guidance.witnesses is None:
+        if guidance.witnesses is None or reading is None:
             return None
-        return self.memory.evidence(self.seen, self.h, guidance.witnesses, self.timeline, self.written, used)
+        rows = guidance.witnesses
+        return self.memory.evidence(self.seen, self.h, rows, self.timeline, self.written, reading.listed, used)
 
     def keep(self, reading: Reading) -> EpisodicState:
         """The buffer for the next call."""

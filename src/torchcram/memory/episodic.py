@@ -15,12 +15,8 @@ from torchcram.ops import Events, Expiry, Rows, compact, episodic_read, expiry, 
 
 
 class Written(NamedTuple):
-    """The events a call can read: the S held ones, then the N new ones."""
+    """What became of the events of a call: the S held ones, then the N new ones."""
 
-    key: Tensor
-    """[B, S + N, H, d]"""
-    value: Tensor
-    """[B, S + N, H, d]"""
     priority: Tensor
     """[B, S + N], before the sigmoid."""
     known: Tensor
@@ -31,11 +27,40 @@ class Written(NamedTuple):
     admitted: Tensor
     """[B, N] bool: which of the new ones were put into the buffer."""
 
+    @property
+    def held(self) -> int:
+        """S."""
+        return self.position.shape[1] - self.admitted.shape[1]
+
+
+class Listed(NamedTuple):
+    """Events with keys and values: the S held ones, then the new ones that are of any use, in the order of writing."""
+
+    number: Tensor
+    """[B, E]: among the S + N of the call."""
+    valid: Tensor
+    """[B, E] bool: not padding, which nobody can read."""
+    key: Tensor
+    """[B, E, H, d]"""
+    value: Tensor
+    """[B, E, H, d]"""
+    strength: Tensor
+    """[B, E]: log σ(w)."""
+    events: Events
+
+    def place(self, number: Tensor, total: int) -> Tensor:
+        """Where in the list the events of these numbers [B, R] are, of `total` in the call; -1: nowhere."""
+        place = torch.arange(1, self.number.shape[1] + 1, device=number.device).expand_as(self.number)
+        places = scatter_rows(place, Rows(self.number, self.valid), total) - 1
+        return torch.where(number >= 0, places.gather(1, number.clamp_min(0)), -1)
+
 
 class Reading(NamedTuple):
     """What the chosen rows of a call read."""
 
     rows: Rows
+    listed: Listed
+    """What they could read."""
     value: Tensor
     """[B, R, D]: r^E."""
     mass: Tensor
@@ -83,8 +108,6 @@ class EpisodicMemory(nn.Module):
         u, h [B, N, D]; known [B, N] bool: a contradiction index found nothing new there, so it is the first to go.
         """
         batch, length = timeline.mask.shape
-        key = self._heads(self.key(u + self.mix[1] * h))
-        value = self._heads(self.value(u + self.mix[2] * h))
         priority = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
         known = torch.zeros_like(timeline.mask) if known is None else known
         position = timeline.position[:, :-1]
@@ -96,8 +119,6 @@ class EpisodicMemory(nn.Module):
             time=torch.cat([state.time, timeline.time], dim=1),
         )
         return Written(
-            key=_append(state.key, key),
-            value=_append(state.value, value),
             priority=torch.cat([state.priority.to(priority.dtype), priority], dim=1),
             known=torch.cat([state.known, known], dim=1),
             position=torch.cat([state.position, position], dim=1),
@@ -110,6 +131,43 @@ class EpisodicMemory(nn.Module):
         position, held = timeline.position[:, :-1], state.priority - _KNOWN * state.known
         return expiry(priority.detach(), timeline.mask, timeline.start, position, held, state.position, slots)
 
+    def list(
+        self, u: Tensor, h: Tensor, written: Written, state: EpisodicState, readers: Tensor | None, *, keep: bool
+    ) -> Listed:
+        """Keys and values of what `readers` [B, N] bool can read, and with `keep` of what stays; None: of everything.
+
+        All others would be for nothing: of most events in a long sequence nobody ever asks.
+        """
+        held, events = written.held, written.events
+        if readers is None:
+            new, picked, number = None, u, torch.arange(written.position.shape[1], device=u.device)
+            number, valid = number.expand_as(written.position), torch.ones_like(written.known)
+            strength, listed = written.priority, events
+        else:
+            useful = _useful(events.expires[:, held:], readers, keep=keep)
+            new = compact(useful)
+            if new.at.shape[1] == 0:
+                new = compact(useful, 1)  # a list of nothing but padding, so that there is something to gather from
+            picked = gather_rows(u, new)
+            own = torch.arange(held, device=u.device).expand(len(u), held)
+            number = torch.cat([own, held + new.at], dim=1)
+            valid = torch.cat([torch.ones_like(own, dtype=torch.bool), new.valid], dim=1)
+            never = u.shape[1]  # of padding: it is written when all is over
+            written_at, expires = (x.gather(1, number).masked_fill(~valid, never) for x in events[:2])
+            listed = Events(written_at, expires, events.time.gather(1, number))
+            strength = written.priority.gather(1, number)
+        context = h if new is None else gather_rows(h, new)
+        key = self._heads(self.key(picked + self.mix[1] * context))
+        value = self._heads(self.value(picked + self.mix[2] * context))
+        return Listed(
+            number=number,
+            valid=valid,
+            key=_append(state.key, key),
+            value=_append(state.value, value),
+            strength=nn.functional.logsigmoid(strength),
+            events=listed,
+        )
+
     def read(
         self,
         u: Tensor,
@@ -117,55 +175,61 @@ class EpisodicMemory(nn.Module):
         rows: Rows,
         timeline: Timeline,
         written: Written,
+        listed: Listed,
         pointer: Pointer | None = None,
     ) -> Reading:
         """Look up the given rows, and no others; `pointer`: which event each token [B, N] is thought to ask for."""
+        total = written.position.shape[1]
+        target = None
+        if pointer is not None:
+            target = listed.place(_pointed_at(pointer, rows, written), total)
         found = episodic_read(
             self._query(u, h, rows, timeline),
-            written.key,
-            written.value,
-            nn.functional.logsigmoid(written.priority),
+            listed.key,
+            listed.value,
+            listed.strength,
             self.recency,
             rows,
             gather_rows(timeline.time, rows),
-            written.events,
-            None
-            if pointer is None
-            else _pointed_at(pointer, rows, written, held=written.position.shape[1] - u.shape[1]),
+            listed.events,
+            target,
         )
-        return Reading(rows, self.outward(found.value.flatten(2)), found.mass, found.pairs)
+        mass = scatter_rows(found.mass, Rows(listed.number, listed.valid), total)
+        return Reading(rows, listed, self.outward(found.value.flatten(2)), mass, found.pairs)
 
     @torch.no_grad()
     def evidence(
-        self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written, used: Tensor
+        self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written, listed: Listed, used: Tensor
     ) -> Evidence:
-        """What the reads of a few rows rest on; used [B, N] bool: who uses a read."""
-        held = written.position.shape[1] - u.shape[1]
+        """What the reads of a few rows rest on, which are among those `listed` for; used [B, N] bool: who uses one."""
         query = self._query(u, h, rows, timeline)
-        scores = torch.einsum("brhd,behd->bhre", query, written.key) / math.sqrt(query.shape[-1])
-        age = torch.log1p(gather_rows(timeline.time, rows).unsqueeze(2) - written.events.time.unsqueeze(1))
+        scores = torch.einsum("brhd,behd->bhre", query, listed.key) / math.sqrt(query.shape[-1])
+        age = torch.log1p(gather_rows(timeline.time, rows).unsqueeze(2) - listed.events.time.unsqueeze(1))
         scores = scores + self.recency.view(-1, 1, 1) * age.clamp_min(0).unsqueeze(1).to(scores.dtype)
-        scores = scores + nn.functional.logsigmoid(written.priority)[:, None, None]
-        unread = ~written.events.readable(rows)
+        scores = scores + listed.strength[:, None, None]
+        unread = ~listed.events.readable(rows)
         weights = scores.masked_fill(unread.unsqueeze(1), -torch.inf).softmax(-1).nan_to_num()
         # Heads count by how much they add to the read: one may retrieve while the others idle.
-        found = torch.einsum("bhre,behd->brhd", weights, written.value.to(weights.dtype))
+        found = torch.einsum("bhre,behd->brhd", weights, listed.value.to(weights.dtype))
         loud = torch.einsum("brhd,ohd->brho", found, self._heads(self.outward.weight).to(found.dtype)).norm(dim=-1)
         loud = loud / loud.sum(-1, keepdim=True).clamp_min(1e-9)
-        share, event = torch.einsum("bhre,brh->bre", weights, loud)[..., held:].max(-1)
-        value = gather_rows(written.value, Rows(held + event, rows.valid))
-        says, using = self.outward(value.flatten(2)), gather_rows(used, rows) & rows.valid
-        return Evidence(share, event, says, using, (~unread).sum((1, 2)))
+        share, place = torch.einsum("bhre,brh->bre", weights, loud)[..., written.held :].max(-1)
+        place = place + written.held
+        event = listed.number.gather(1, place) - written.held
+        says = self.outward(gather_rows(listed.value, Rows(place, rows.valid)).flatten(2))
+        return Evidence(share, event, says, gather_rows(used, rows) & rows.valid, (~unread).sum((1, 2)))
 
     def keep(self, written: Written, reading: Reading, state: EpisodicState) -> EpisodicState:
-        """The buffer after a call: the survivors in the order they have been in, then empty slots."""
+        """The buffer after a call that listed them: the survivors in the order they have been in, then empty slots."""
         held, length = state.slots, written.admitted.shape[1]
         slots = held + length if self.config.slots is None else max(held, min(self.config.slots, held + length))
-        rows = compact(written.events.expires >= length, slots)
+        listed = reading.listed
+        stays = compact(listed.valid & (listed.events.expires >= length), slots)
+        rows = Rows(gather_rows(listed.number, stays), stays.valid)
         position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
         return EpisodicState(
-            key=gather_rows(written.key, rows).to(state.key.dtype),  # under autocast they are narrower
-            value=gather_rows(written.value, rows).to(state.value.dtype),
+            key=gather_rows(listed.key, stays).to(state.key.dtype),  # under autocast they are narrower
+            value=gather_rows(listed.value, stays).to(state.value.dtype),
             priority=gather_rows(written.priority, rows).to(state.priority.dtype),
             known=gather_rows(written.known, rows),
             time=gather_rows(written.events.time, rows),
@@ -223,8 +287,19 @@ def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
     return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])
 
 
-def _pointed_at(pointer: Pointer, rows: Rows, written: Written, held: int) -> Tensor:
+def _useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
+    """[B, N] bool: new events that a later reader finds before they expire [B, N]; with `keep`, those that stay too."""
+    length = readers.shape[1]
+    here = torch.arange(length, device=readers.device)
+    reader = torch.where(readers, here, length).flip(1).cummin(1).values.flip(1)
+    following = nn.functional.pad(reader[:, 1:], (0, 1), value=length)
+    useful = (following <= expires) & (following < length)
+    return useful | (expires >= length) if keep else useful
+
+
+def _pointed_at(pointer: Pointer, rows: Rows, written: Written) -> Tensor:
     """The number of the event [B, R] that each row is pointed at, -1: none. It may be one that the row cannot read."""
+    held = written.held
     here = gather_rows(pointer.here, rows)
     if held == 0:
         return here

@@ -65,7 +65,8 @@ class SlottedAttention(nn.Module):
         u, recent = _smoothed(u, self.memory.taps, timeline, state.recent)
         none = torch.zeros_like(u)  # there is no working memory that keys could see
         written = self.memory.write(u, none, timeline, state.episodic)
-        reading = self.memory.read(u, none, compact(timeline.mask), timeline, written)
+        listed = self.memory.list(u, none, written, state.episodic, None, keep=keep)
+        reading = self.memory.read(u, none, compact(timeline.mask), timeline, written, listed)
         value = scatter_rows(reading.value, reading.rows, u.shape[1])
         losses = {}
         if self.training:
