@@ -14,7 +14,9 @@ from torchcram.memory.router import Decision
 from torchcram.ops import Events, Rows
 
 NONE = torch.zeros(1, 0, dtype=torch.int64)
-NOTHING = Listed(NONE, NONE.bool(), *torch.zeros(2, 1, 0, 1, 1), torch.zeros(1, 0), Events(NONE, NONE, NONE.double()))
+NOTHING = Listed(
+    NONE, NONE.bool(), *torch.zeros(2, 1, 0, 1, 1), torch.zeros(1, 0), Events(NONE, NONE, NONE.double()), NONE
+)
 
 
 def reading(at: list[int], valid: list[bool], value: list[list[float]], mass: list[float] | None = None) -> Reading:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcram.ops import Lengths, compact, gather_rows
-from torchcram.ops.rows import fast, reference
+from torchcram.ops.rows import fast, kept, reference
 
 
 def chosen(*counts, length=100):
@@ -78,3 +78,18 @@ def test_without_lists_everything_fits():
     with lengths.kept():
         pass
     assert lengths.fit(lengths.needed.tolist())
+
+
+def test_room_that_is_asked_for_by_name():
+    lengths = Lengths()
+    rooms = []
+    for count in (10, 50, 50):
+        with lengths.kept():
+            call = kept()
+            rooms.append(call.room("rows", most=100, usual=25))
+            call.need("rows", torch.tensor(count))
+        rooms.append(lengths.fit(lengths.needed.tolist()))
+    assert rooms == [25, True, 25, False, 80, True]
+    assert kept() is None
+    with lengths.kept():
+        assert kept().room("rows", most=40, usual=25) == 40, "no list is longer than its sequence"

@@ -1,9 +1,13 @@
 """Compiled layers train as plain ones do."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from torchcram import CramConfig
+from torchcram.ops import Lengths
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.loop import Trainer
@@ -11,10 +15,10 @@ from torchcram.training.loop import Trainer
 SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
 
 
-def trainer(compile: bool) -> Trainer:
+def trainer(compile: bool, rank: int = 8, layers: int = 1) -> Trainer:
     task = Srcd.variant("srcd", **SETTINGS)
     model = CramConfig.preset("tiny", inputs=task.inputs, outputs=task.outputs)
-    model = model.override({"layers": 1, "episodic.slots": 16, "contradiction.rank": 8})
+    model = model.override({"layers": layers, "episodic.slots": 16, "contradiction.rank": rank})
     config = RunConfig(task="srcd", settings=SETTINGS, model=model, steps=10, batch=4, evaluate_rows=8, compile=compile)
     return Trainer(config, "cuda" if torch.cuda.is_available() else "cpu")
 
@@ -29,3 +33,30 @@ def test_compiled_layers_give_the_losses_of_plain_ones():
         found += [run.train_step() for _ in range(3)]
         losses.append([*found, *run.evaluate().losses.values()])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_that_is_given_room_for_its_lists_is_one_graph():
+    """Without an index of its own nothing in it is left to the interpreter; lists of other lengths need no others."""
+    torch.compiler.reset()
+    plain, whole = (trainer(False, rank=0, layers=2) for _ in range(2))
+    counter = CompileCounterWithBackend("aot_eager")
+    for block in whole.model.blocks:
+        block.compile(fullgraph=True, backend=counter)
+    losses, graphs = [], []
+    for run in (plain, whole):
+        run.lengths = Lengths()
+        found = []
+        for step in range(6):
+            if step == 1:
+                run.consolidator.released_at = 0  # the routed phase: bounded buffer, audits, fewer rows
+            if step > 2:
+                for each in run.lengths._kinds.values():
+                    each["rows"].room = each["events"].room = 64 - step  # if it is too little, there is a second try
+                run.consolidator.config = replace(run.consolidator.config, audit=0.1 * step)
+            found.append(run.train_step())
+            graphs.append(counter.frame_count)
+            run.step += 1
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert graphs[6:] == [1, 2, 2, 3, 3, 3], "dense, routed, and routed with any room"

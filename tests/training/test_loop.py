@@ -70,7 +70,7 @@ def test_lists_of_kept_lengths_change_nothing_and_too_short_ones_are_made_anew(r
             run.step += 1
             run.consolidator.steps += 1
             for lists in kept.lengths._kinds.values():
-                for each in lists:
+                for each in lists.values():
                     each.room = max(1, each.room // 3)  # so that the next step of the kind has too little
     assert losses[4:] == pytest.approx(losses[:4], rel=1e-4)
     for (name, mine), theirs in zip(kept.model.named_buffers(), plain.model.buffers(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,15 @@ from torchcram.ops import compact, gather_rows, scatter_rows
 _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
 
 
+class Room(NamedTuple):
+    """For how many entries lists of a layer have room, in each sequence."""
+
+    rows: int
+    """That read."""
+    events: int
+    """New ones, that are of any use."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
     """What a layer did in one call."""
@@ -70,6 +80,8 @@ class BlockOutput:
     """Reads of which a part was used, to find out what they are worth."""
     losses: dict[str, Tensor]
     """The layer's own losses, in training only; see `Block.forward`."""
+    needed: Tensor | None = None
+    """[2]: rows and events that the longest lists would have held, given enough room; None without a buffer."""
 
     @property
     def pairs(self) -> Tensor | None:
@@ -145,12 +157,14 @@ class Block(nn.Module):
         forced: Tensor | None = None,
         noise: Tensor | None = None,
         guidance: Guidance | None = None,
+        room: Room | None = None,
         keep_state: bool = True,
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
-        are not given one would all sample alike.
+        are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
+        beyond is left out, so `BlockOutput.needed` is to be compared with it.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with
@@ -188,7 +202,7 @@ class Block(nn.Module):
         if self.quality is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
-            reading = self._read(store, timeline.mask, None, all_of_it=True, keep=keep_state)
+            reading = store.read(timeline.mask, None, room, all_of_it=True, keep=keep_state)
             true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
@@ -210,7 +224,7 @@ class Block(nn.Module):
         elif store is not None:
             pointer = guidance.pointer if guidance is not None else None
             all_of_it = policy.reads == "dense"
-            reading = self._read(store, reads | audits, pointer, all_of_it=all_of_it, keep=keep_state)
+            reading = store.read(reads | audits, pointer, room, all_of_it=all_of_it, keep=keep_state)
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
@@ -225,7 +239,7 @@ class Block(nn.Module):
             share = weights[..., EPISODIC]
             if policy.audit > 0 and not policy.trial:
                 # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
-                share = torch.where(audits, share / torch.as_tensor(chance).to(share), share)
+                share = torch.where(audits, share / (chance.to(share) if isinstance(chance, Tensor) else chance), share)
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
             x = x + scatter_rows(used, reading.rows, x.shape[1])
         trial, valued = None, None
@@ -276,22 +290,16 @@ class Block(nn.Module):
             evidence=store.evidence(guidance, reading, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
+            needed=torch.stack([(reads | audits).sum(1).amax(), reading.listed.useful])
+            if reading is not None
+            else None,
         )
 
     def compile_parts(self) -> None:
-        """Compile what comes before and after the read, whose number of rows is known only when it happens.
-
-        Evictions are left out as well: sorting and counting, of which a compiler makes nothing better.
-        """
-        if self.episodic is not None:
-            self.episodic.evictions = torch.compiler.disable(self.episodic.evictions)  # type: ignore
+        """Compile the layer: as a whole, if it is given `room` for its lists; but for what an index of its own does."""
         if self.index is not None:
             self._consult = torch.compiler.disable(self._consult)  # type: ignore
-        self._read = torch.compiler.disable(self._read)  # type: ignore[method-assign, no-untyped-call]
         self.compile()
-
-    def _read(self, store: _Store, chosen: Tensor, pointer: Pointer | None, *, all_of_it: bool, keep: bool) -> Reading:
-        return store.read(chosen, pointer, all_of_it=all_of_it, keep=keep)
 
     def _consult(
         self,
@@ -382,14 +390,18 @@ class _Store:
         written = memory.write(seen, h, timeline, state.episodic, known=known, keep_all=keep_all)
         return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state.episodic, written=written)
 
-    def read(self, chosen: Tensor, pointer: Pointer | None, *, all_of_it: bool, keep: bool) -> Reading:
+    def read(
+        self, chosen: Tensor, pointer: Pointer | None, room: Room | None, *, all_of_it: bool, keep: bool
+    ) -> Reading:
         """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
 
         all_of_it: nearly all read, so it does not pay to pick what they can; keep: the buffer will be kept.
         """
         readers = None if all_of_it else chosen
-        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep)
-        return self.memory.read(self.seen, self.h, compact(chosen), self.timeline, self.written, listed, pointer)
+        rows = compact(chosen, room.rows if room is not None else None)
+        events = room.events if room is not None else None
+        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep, room=events)
+        return self.memory.read(self.seen, self.h, rows, self.timeline, self.written, listed, pointer)
 
     def evidence(self, guidance: Guidance, reading: Reading | None, used: Tensor) -> Evidence | None:
         """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""

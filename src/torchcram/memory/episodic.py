@@ -47,6 +47,8 @@ class Listed(NamedTuple):
     strength: Tensor
     """[B, E]: log σ(w)."""
     events: Events
+    useful: Tensor
+    """[]: the most new ones of any sequence that are of any use; 0 if none was picked. There may be room for fewer."""
 
     def place(self, number: Tensor, total: int) -> Tensor:
         """Where in the list the events of these numbers [B, R] are, of `total` in the call; -1: nowhere."""
@@ -132,20 +134,31 @@ class EpisodicMemory(nn.Module):
         return expiry(priority.detach(), timeline.mask, timeline.start, position, held, state.position, slots)
 
     def list(
-        self, u: Tensor, h: Tensor, written: Written, state: EpisodicState, readers: Tensor | None, *, keep: bool
+        self,
+        u: Tensor,
+        h: Tensor,
+        written: Written,
+        state: EpisodicState,
+        readers: Tensor | None,
+        *,
+        keep: bool,
+        room: int | None = None,
     ) -> Listed:
         """Keys and values of what `readers` [B, N] bool can read, and with `keep` of what stays; None: of everything.
 
-        All others would be for nothing: of most events in a long sequence nobody ever asks.
+        All others would be for nothing: of most events in a long sequence nobody ever asks. room: for how many new ones
+        of a sequence.
         """
         held, events = written.held, written.events
         if readers is None:
             new, picked, number = None, u, torch.arange(written.position.shape[1], device=u.device)
             number, valid = number.expand_as(written.position), torch.ones_like(written.known)
             strength, listed = written.priority, events
+            most = torch.zeros((), dtype=torch.int64, device=u.device)
         else:
             useful = _useful(events.expires[:, held:], readers, keep=keep)
-            new = compact(useful)
+            most = useful.sum(1).amax()
+            new = compact(useful, room)
             if new.at.shape[1] == 0:
                 new = compact(useful, 1)  # a list of nothing but padding, so that there is something to gather from
             picked = gather_rows(u, new)
@@ -166,6 +179,7 @@ class EpisodicMemory(nn.Module):
             value=_append(state.value, value),
             strength=nn.functional.logsigmoid(strength),
             events=listed,
+            useful=most,
         )
 
     def read(
@@ -321,5 +335,7 @@ def _sharpness(position: Tensor, trained_length: int) -> Tensor:
 
 
 def _append(held: Tensor, new: Tensor) -> Tensor:
-    """Held and new events [B, ., H, d], laid out in memory head by head, which is how a read walks through them."""
+    """Held and new events [B, ., H, d]; on a CPU laid out in memory head by head, which is how a read walks there."""
+    if new.is_cuda:
+        return torch.cat([held.to(new.dtype), new], dim=1) if held.shape[1] else new
     return torch.cat([held.to(new.dtype).transpose(1, 2), new.transpose(1, 2)], dim=2).transpose(1, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +16,8 @@ class Timeline:
 
     gap: Tensor
     """[B, N]: time since the position before, in units of τ₀; 0 at padding, which takes no time."""
+    log_gap: Tensor
+    """[B, N]: log(1 + Δτ); every layer asks for it."""
     mask: Tensor
     """[B, N]: True = real, False = padding."""
     start: Tensor
@@ -70,6 +71,7 @@ class Timeline:
         next_position = position_here[:, -1:] + mask[:, -1:]
         return cls(
             gap=gap,
+            log_gap=gap.log1p(),
             mask=mask,
             start=start,
             position=torch.cat([position_here, next_position], dim=1),
@@ -90,8 +92,3 @@ class Timeline:
             before = [entries[:, depth - back : depth - back + length] for back in range(1, depth + 1)]
             return torch.stack(before, dim=2), entries[:, length:].flip(1)
         return previous(x, carried, self.mask, self.position)
-
-    @cached_property
-    def log_gap(self) -> Tensor:
-        """log(1 + Δτ), [B, N]; every layer asks for it."""
-        return self.gap.log1p()

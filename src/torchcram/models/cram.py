@@ -23,10 +23,12 @@ from torchcram.memory import (
     RoutingPolicy,
     Timeline,
 )
+from torchcram.memory.block import Room
 from torchcram.memory.state import TensorTree
 from torchcram.models import folder
 from torchcram.models.sequence import SequenceModel, SequenceOutput
 from torchcram.ops import Rows, gather_rows
+from torchcram.ops.rows.lengths import Call, kept
 
 _CLAIMED, _CONFIRMED = 0.7, 0.4  # semantic memory claims to know above the one, and was wrong below the other
 
@@ -133,6 +135,8 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         # Read densely, a token is on trial in all layers at once: what each of several that read the same is worth
         # could not be told from one alone.
         shared = 1 if policy.reads == "dense" else self.config.layers
+        call = kept()
+        room = self._room(call, policy, length) if call is not None else None
         for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):
             forced = dense if number in self.config.episodic_layers else None
             if policy.actions is not None:
@@ -145,13 +149,24 @@ class Cram(SequenceModel[BlockOutput, CramState]):
                 forced=forced,
                 noise=noise[number % shared],
                 guidance=guidance,
+                room=room,
                 keep_state=keep_state,
             )
             x, guidance = layer.x, layer.guidance
             layers.append(layer)
+        needed = [layer.needed for layer in layers if layer.needed is not None]
+        if call is not None and needed:
+            for name, count in zip(Room._fields, torch.stack(needed).amax(0), strict=True):
+                call.need(name, count)
         if guidance is not None and guidance.witnesses is not None:
             self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance), policy.answered)
         return layers
+
+    def _room(self, call: Call, policy: RoutingPolicy, length: int) -> Room:
+        """The same for all layers: lists of another length are others to compile for."""
+        all_read = policy.reads == "dense" or self.config.router.quality == "exact"
+        rows = call.room("rows", length, length if all_read else length // 4)
+        return Room(rows, call.room("events", length, length))
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Cram:

@@ -121,8 +121,7 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
-        # Compiled, a layer would have what is remembered as a constant.
-        self.lengths = Lengths() if self.device.type == "cuda" and not config.compile else None
+        self.lengths = Lengths() if self.device.type == "cuda" else None
         """How long lists have been: on a GPU a step must not wait to learn it."""
         self._positions = 0
         """Trained on since the last report, in all processes."""

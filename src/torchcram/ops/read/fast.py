@@ -1,6 +1,7 @@
 """The read in tiles of rows, each against the events some row of it can see, masked; backward recomputes."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,81 +36,131 @@ def episodic_read(
     # Narrow inputs (autocast, bfloat16 models) are read in float32: sums of weights and logarithms of ages need it.
     wide = torch.promote_types(torch.promote_types(query.dtype, strength.dtype), torch.float32)
     with torch.autocast(query.device.type, enabled=False):
-        found, mass, pairs = _Read.apply(  # type: ignore[no-untyped-call]
-            *(x.to(wide) for x in (query, key, value, strength, recency)),
-            rows.at,
-            rows.valid,
-            row_time,
-            target,
-            *events,
-        )
-    return found.to(query.dtype), mass, pairs
+        tensors = (x.to(wide) for x in (query, key, value, strength, recency))
+        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = read if torch.compiler.is_compiling() else _Read.apply
+        found, mass, pairs = run(*tensors, rows.at, rows.valid, row_time, target, *events)
+    return found.to(query.dtype), mass.detach(), pairs
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    strength: Tensor,
+    recency: Tensor,
+    at: Tensor,
+    valid: Tensor,
+    row_time: Tensor,
+    target: Tensor | None,
+    written: Tensor,
+    expires: Tensor,
+    time: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What rows find [B, R, H, d], the mass of events [B, E], and how many pairs were scored [B]."""
+    batch, heads = query.shape[0], query.shape[2]
+    q = query.transpose(1, 2)  # [B, H, R, d]
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    mass = query.new_zeros(key.shape[:2])
+    pairs = torch.zeros(batch, dtype=torch.int64, device=query.device)
+    events = Events(written, expires, time)
+    for tile in _tiles(query, at.masked_fill(~valid, -1), events):
+        k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
+        readable, age = _view(tile, at, valid, row_time, events, q.dtype)
+        strong = _strengths(tile, strength, target)
+        weights = _weights(q[:, :, tile.rows], k, strong, recency, readable, age)
+        count = readable.sum(2)
+        filled = (count > 0).to(q.dtype).unsqueeze(1)  # [B, 1, r]
+        torch.mul(weights @ v, filled.unsqueeze(-1), out=out[:, :, tile.rows])
+        each = (filled / heads).expand(-1, heads, -1).reshape(batch, 1, -1)
+        tile.add(mass, (each @ weights.flatten(1, 2)).squeeze(1))
+        pairs += count.sum(1)
+    return out.transpose(1, 2), mass, pairs
+
+
+def _backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    strength: Tensor,
+    recency: Tensor,
+    at: Tensor,
+    valid: Tensor,
+    row_time: Tensor,
+    target: Tensor | None,
+    written: Tensor,
+    expires: Tensor,
+    time: Tensor,
+    out: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values, strengths and recency."""
+    q, g = query.transpose(1, 2), grad.transpose(1, 2)
+    events = Events(written, expires, time)
+    scale = 1 / math.sqrt(q.shape[-1])
+    grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
+    grad_k, grad_v, grad_strength, grad_recency = (torch.zeros_like(x) for x in (key, value, strength, recency))
+    inner = (g * out.transpose(1, 2)).sum(-1, keepdim=True)
+    for tile in _tiles(query, at.masked_fill(~valid, -1), events):
+        k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
+        readable, age = _view(tile, at, valid, row_time, events, q.dtype)
+        tile_q = q[:, :, tile.rows]
+        weights = _weights(tile_q, k, _strengths(tile, strength, target), recency, readable, age)
+        tile_g = g[:, :, tile.rows] * readable.any(2)[:, None, :, None]
+        tile.add(grad_v, (weights.transpose(2, 3) @ tile_g).transpose(1, 2))
+        grad_s = (tile_g @ v.transpose(2, 3)).sub_(inner[:, :, tile.rows]).mul_(weights)
+        grad_q[:, :, tile.rows] = (grad_s @ k).mul_(scale)
+        tile.add(grad_k, (grad_s.transpose(2, 3) @ tile_q).mul_(scale).transpose(1, 2))
+        tile.add(grad_strength, grad_s.sum((1, 2)))
+        grad_recency += torch.einsum("bhre,bre->h", grad_s, age)
+    return grad_q.transpose(1, 2), grad_k, grad_v, grad_strength, grad_recency
 
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        strength: Tensor,
-        recency: Tensor,
-        at: Tensor,
-        valid: Tensor,
-        row_time: Tensor,
-        target: Tensor | None,
-        written: Tensor,
-        expires: Tensor,
-        time: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        batch, heads = query.shape[0], query.shape[2]
-        q = query.transpose(1, 2)  # [B, H, R, d]
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        mass = query.new_zeros(key.shape[:2])
-        pairs = torch.zeros(batch, dtype=torch.int64, device=query.device)
-        events = Events(written, expires, time)
-        ctx.tiles = _tiles(query, at.masked_fill(~valid, -1), events)
-        for tile in ctx.tiles:
-            k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
-            readable, age = _view(tile, at, valid, row_time, events, q.dtype)
-            strong = _strengths(tile, strength, target)
-            weights = _weights(q[:, :, tile.rows], k, strong, recency, readable, age)
-            count = readable.sum(2)
-            filled = (count > 0).to(q.dtype).unsqueeze(1)  # [B, 1, r]
-            torch.mul(weights @ v, filled.unsqueeze(-1), out=out[:, :, tile.rows])
-            each = (filled / heads).expand(-1, heads, -1).reshape(batch, 1, -1)
-            tile.add(mass, (each @ weights.flatten(1, 2)).squeeze(1))
-            pairs += count.sum(1)
-        ctx.save_for_backward(
-            query, key, value, strength, recency, at, valid, row_time, target, written, expires, time, out
-        )
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        out, mass, pairs = _forward(*inputs)
+        ctx.save_for_backward(*inputs, out)
         ctx.mark_non_differentiable(mass, pairs)
-        return out.transpose(1, 2), mass, pairs
+        return out, mass, pairs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _mass: Tensor, _pairs: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, strength, recency, at, valid, row_time, target, *when, out = ctx.saved_tensors
-        q, g = query.transpose(1, 2), grad.transpose(1, 2)
-        events = Events(*when)
-        scale = 1 / math.sqrt(q.shape[-1])
-        grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-        grad_k, grad_v, grad_strength, grad_recency = (torch.zeros_like(x) for x in (key, value, strength, recency))
-        inner = (g * out).sum(-1, keepdim=True)
-        for tile in ctx.tiles:
-            k, v = (tile.take(x).transpose(1, 2) for x in (key, value))
-            readable, age = _view(tile, at, valid, row_time, events, q.dtype)
-            tile_q = q[:, :, tile.rows]
-            weights = _weights(tile_q, k, _strengths(tile, strength, target), recency, readable, age)
-            tile_g = g[:, :, tile.rows] * readable.any(2)[:, None, :, None]
-            tile.add(grad_v, (weights.transpose(2, 3) @ tile_g).transpose(1, 2))
-            grad_s = (tile_g @ v.transpose(2, 3)).sub_(inner[:, :, tile.rows]).mul_(weights)
-            grad_q[:, :, tile.rows] = (grad_s @ k).mul_(scale)
-            tile.add(grad_k, (grad_s.transpose(2, 3) @ tile_q).mul_(scale).transpose(1, 2))
-            tile.add(grad_strength, grad_s.sum((1, 2)))
-            grad_recency += torch.einsum("bhre,bre->h", grad_s, age)
-        return grad_q.transpose(1, 2), grad_k, grad_v, grad_strength, grad_recency, *(None,) * 7
+        return *_backward(grad, *ctx.saved_tensors), *(None,) * 7
+
+
+# The same as operators, which torch.compile takes as they are: the sizes of tiles depend on what is in them.
+read = torch.library.custom_op("torchcram::episodic_read_in_tiles", _forward, mutates_args=())
+read_backward = torch.library.custom_op("torchcram::episodic_read_in_tiles_backward", _backward, mutates_args=())
+
+
+@read.register_fake
+def _(query: Tensor, key: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    counts = query.new_empty(query.shape[0], dtype=torch.int64)
+    return _by_head(query), query.new_empty(key.shape[:2]), counts
+
+
+@read_backward.register_fake
+def _(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, strength: Tensor, recency: Tensor, *rest: Tensor | None
+) -> tuple[Tensor, ...]:
+    return _by_head(query), *(torch.empty_like(x) for x in (key, value, strength, recency))
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """Something like x [B, R, H, d], laid out head by head."""
+    return torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, output[0])
+
+
+def _gradient(ctx: Any, grad: Tensor, _mass: Tensor, _pairs: Tensor) -> tuple[Tensor | None, ...]:
+    return *read_backward(grad, *ctx.saved_tensors), *(None,) * 7
+
+
+read.register_autograd(_gradient, setup_context=_remember)
 
 
 class _Tile(NamedTuple):

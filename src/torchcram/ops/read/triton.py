@@ -12,7 +12,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from torchcram.ops.dispatch import on_device
 from torchcram.ops.records import BONUS, Events, Rows
@@ -36,10 +35,13 @@ def episodic_read(
     events: Events,
     target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    out, mass, pairs = _Read.apply(
-        query, key, value, strength.float(), recency.float(), rows.at, rows.valid, row_time, target, *events
-    )
-    return out, mass, pairs
+    pairs = _pairs(rows, events)
+    if query.shape[1] == 0 or key.shape[1] == 0:
+        return query * 0.0, query.new_zeros(key.shape[:2], dtype=torch.float32), pairs
+    times = _Times.of(rows, row_time, target, events)
+    tensors = (x.contiguous() for x in (query, key, value, strength.float(), recency.float()))
+    out, _, mass = read(*tensors, *times, *_stretches(times, query))
+    return out, mass.detach(), pairs
 
 
 class _Times(NamedTuple):
@@ -55,10 +57,10 @@ class _Times(NamedTuple):
     event_low: Tensor
 
     @classmethod
-    def of(cls, at: Tensor, valid: Tensor, row_time: Tensor, target: Tensor | None, events: Events) -> "_Times":
+    def of(cls, rows: Rows, row_time: Tensor, target: Tensor | None, events: Events) -> "_Times":
         return cls(
-            at.masked_fill(~valid, _NEVER).int().contiguous(),
-            (torch.full_like(at, -1) if target is None else target).int().contiguous(),
+            rows.at.masked_fill(~rows.valid, _NEVER).int().contiguous(),
+            (torch.full_like(rows.at, -1) if target is None else target).int().contiguous(),
             *_halves(row_time),
             events.written.int().contiguous(),
             events.expires.int().contiguous(),
@@ -71,153 +73,161 @@ def _halves(time: Tensor) -> tuple[Tensor, Tensor]:
     return high, (time - high).float().contiguous()
 
 
-class _Read(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        strength: Tensor,
-        recency: Tensor,
-        at: Tensor,
-        valid: Tensor,
-        row_time: Tensor,
-        target: Tensor | None,
-        *when: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        batch, count, heads, size = query.shape
-        total = key.shape[1]
-        q, k, v, strength, recency = (x.contiguous() for x in (query, key, value, strength, recency))
-        out = torch.empty_like(q)
-        log_total = q.new_empty(batch, heads, count, dtype=torch.float32)
-        mass = q.new_zeros(batch, total, dtype=torch.float32)
-        pairs = _pairs(at, valid, *when[:2])
-        ctx.mark_non_differentiable(mass, pairs)
-        ctx.empty = count == 0 or total == 0
-        if ctx.empty:
-            ctx.save_for_backward(q, k, v, strength, recency)
-            return out, mass, pairs
-        times = _Times.of(at, valid, row_time, target, Events(*when))
-        plan = _Plan.of(times, q)
-        shape = (count, total, heads, 1 / math.sqrt(size))
-        with on_device(q):
-            _forward[(batch * heads, plan.row_tiles)](
-                q, k, v, strength, recency, *times, *plan.events_of_rows, out, log_total, *shape, **plan.meta
-            )
-            _mass[(batch, plan.event_tiles)](
-                q, k, strength, recency, *times, *plan.rows_of_events, log_total, mass, *shape, **plan.meta
-            )
-        ctx.plan = plan
-        ctx.save_for_backward(q, k, v, strength, recency, *times, out, log_total)
-        return out, mass, pairs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _mass_grad: Tensor, _pairs_grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.empty:
-            grads = tuple(torch.zeros_like(x) for x in ctx.saved_tensors)
-            return *grads, *(None,) * 7
-        q, k, v, strength, recency, *times, out, log_total = ctx.saved_tensors
-        plan: _Plan = ctx.plan
-        batch, count, heads, size = q.shape
-        total = k.shape[1]
-        grad = grad.to(q.dtype).contiguous()
-        inner = (grad.float() * out.float()).sum(-1).transpose(1, 2).contiguous()
-        grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
-        grad_strength = q.new_empty(batch, heads, total, dtype=torch.float32)
-        grad_recency = q.new_empty(batch, heads, plan.event_tiles, dtype=torch.float32)
-        shape = (count, total, heads, 1 / math.sqrt(size))
-        with on_device(q):
-            _backward_rows[(batch * heads, plan.row_tiles)](
-                q,
-                k,
-                v,
-                strength,
-                recency,
-                *times,
-                *plan.events_of_rows,
-                grad,
-                inner,
-                log_total,
-                grad_q,
-                *shape,
-                **plan.meta,
-            )
-            _backward_events[(batch * heads, plan.event_tiles)](
-                q,
-                k,
-                v,
-                strength,
-                recency,
-                *times,
-                *plan.rows_of_events,
-                grad,
-                inner,
-                log_total,
-                grad_k,
-                grad_v,
-                grad_strength,
-                grad_recency,
-                *shape,
-                plan.event_tiles,
-                **plan.meta,
-            )
-        return (grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2)), *(None,) * 7)
-
-
-class _Plan(NamedTuple):
-    """How a call is cut into tiles, and what each tile has to look at."""
-
-    row_tiles: int
-    event_tiles: int
-    events_of_rows: tuple[Tensor, Tensor]
-    """First and end of the events each tile of rows can read, [B, row tiles] each."""
-    rows_of_events: tuple[Tensor, Tensor]
-    """First and end of the rows that can read each tile of events, [B, event tiles] each."""
-    meta: dict[str, Any]
-
-    @classmethod
-    def of(cls, times: _Times, query: Tensor) -> "_Plan":
-        count, size = query.shape[1], query.shape[3]
-        total = times.written.shape[1]
-        rows, events, warps, stages = _sizes(count, size, query.dtype)
-        row_tiles, event_tiles = triton.cdiv(count, rows), triton.cdiv(total, events)
-        at = times.at
-        last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
-        first = _tiles(at, rows, _NEVER).amin(2)
-        lasting = times.expires.cummax(1).values  # no event before the first place that reaches `first` does so
-        events_of_rows = (
-            torch.searchsorted(lasting, first, out_int32=True),
-            torch.searchsorted(times.written, last, out_int32=True),
+# Operators of their own, which torch.compile takes as they are.
+@torch.library.custom_op("torchcram::episodic_read", mutates_args=())
+def read(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    strength: Tensor,
+    recency: Tensor,
+    at: Tensor,
+    target: Tensor,
+    row_high: Tensor,
+    row_low: Tensor,
+    written: Tensor,
+    expires: Tensor,
+    event_high: Tensor,
+    event_low: Tensor,
+    first_event: Tensor,
+    end_event: Tensor,
+    first_row: Tensor,
+    end_row: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What rows find [B, R, H, d], the logarithm of their weights' sum [B, H, R], and events' mass [B, E]."""
+    batch, count, heads, size = q.shape
+    total = k.shape[1]
+    out = torch.empty_like(q)
+    log_total = q.new_empty(batch, heads, count, dtype=torch.float32)
+    mass = q.new_zeros(batch, total, dtype=torch.float32)
+    times = at, target, row_high, row_low, written, expires, event_high, event_low
+    shape = (count, total, heads, 1 / math.sqrt(size))
+    meta = _meta(q)
+    with on_device(q):
+        _forward[(batch * heads, first_event.shape[1])](
+            q, k, v, strength, recency, *times, first_event, end_event, out, log_total, *shape, **meta
         )
-        written = _tiles(times.written, events, _NEVER).amin(2)
-        expires = _tiles(times.expires, events, -1).amax(2)
-        rows_of_events = (
-            torch.searchsorted(at, written, right=True, out_int32=True),
-            torch.searchsorted(at, expires, right=True, out_int32=True),
+        _mass[(batch, first_row.shape[1])](
+            q, k, strength, recency, *times, first_row, end_row, log_total, mass, *shape, **meta
         )
-        if query.dtype == torch.float32:
-            precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-        else:
-            precision = "ieee"
-        meta = {
-            "SIZE": size,
-            "WIDTH": max(16, triton.next_power_of_2(size)),
-            "ROWS": rows,
-            "EVENTS": events,
-            "PRECISION": precision,
-            "num_warps": warps,
-            "num_stages": stages,
-        }
-        return cls(row_tiles, event_tiles, events_of_rows, rows_of_events, meta)
+    return out, log_total, mass
 
 
-def _pairs(at: Tensor, valid: Tensor, written: Tensor, expires: Tensor) -> Tensor:
+@torch.library.custom_op("torchcram::episodic_read_backward", mutates_args=())
+def read_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    strength: Tensor,
+    recency: Tensor,
+    at: Tensor,
+    target: Tensor,
+    row_high: Tensor,
+    row_low: Tensor,
+    written: Tensor,
+    expires: Tensor,
+    event_high: Tensor,
+    event_low: Tensor,
+    first_event: Tensor,
+    end_event: Tensor,
+    first_row: Tensor,
+    end_row: Tensor,
+    out: Tensor,
+    log_total: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys, values, strengths [B, E] and recency [H]."""
+    batch, count, heads, size = q.shape
+    total, tiles = k.shape[1], first_row.shape[1]
+    grad = grad.to(q.dtype).contiguous()
+    inner = (grad.float() * out.float()).sum(-1).transpose(1, 2).contiguous()
+    grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
+    grad_strength = q.new_empty(batch, heads, total, dtype=torch.float32)
+    grad_recency = q.new_empty(batch, heads, tiles, dtype=torch.float32)
+    times = at, target, row_high, row_low, written, expires, event_high, event_low
+    shape = (count, total, heads, 1 / math.sqrt(size))
+    given = (grad, inner, log_total)
+    meta = _meta(q)
+    with on_device(q):
+        _backward_rows[(batch * heads, first_event.shape[1])](
+            q, k, v, strength, recency, *times, first_event, end_event, *given, grad_q, *shape, **meta
+        )
+        grads = grad_k, grad_v, grad_strength, grad_recency
+        _backward_events[(batch * heads, tiles)](
+            q, k, v, strength, recency, *times, first_row, end_row, *given, *grads, *shape, tiles, **meta
+        )
+    return grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2))
+
+
+@read.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    batch, count, heads, _ = q.shape
+    numbers = torch.float32
+    return (
+        torch.empty_like(q),
+        q.new_empty(batch, heads, count, dtype=numbers),
+        q.new_empty(*k.shape[:2], dtype=numbers),
+    )
+
+
+@read_backward.register_fake
+def _(grad: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return tuple(torch.empty_like(x) for x in saved[:5])  # type: ignore[return-value]
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    out, log_total, _ = output
+    ctx.save_for_backward(*inputs, out, log_total)
+
+
+def _gradient(ctx: Any, grad: Tensor, _log_total: Tensor, _mass: Tensor) -> tuple[Tensor | None, ...]:
+    return *read_backward(grad, *ctx.saved_tensors), *(None,) * 12
+
+
+read.register_autograd(_gradient, setup_context=_remember)
+
+
+def _stretches(times: _Times, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """First and end of the events each tile of rows can read, and of the rows that can read each tile of events."""
+    meta = _meta(query)
+    at, rows, events = times.at, meta["ROWS"], meta["EVENTS"]
+    last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
+    first = _tiles(at, rows, _NEVER).amin(2)
+    lasting = times.expires.cummax(1).values  # no event before the first place that reaches `first` does so
+    written = _tiles(times.written, events, _NEVER).amin(2)
+    expires = _tiles(times.expires, events, -1).amax(2)
+    return (
+        torch.searchsorted(lasting, first, out_int32=True),
+        torch.searchsorted(times.written, last, out_int32=True),
+        torch.searchsorted(at, written, right=True, out_int32=True),
+        torch.searchsorted(at, expires, right=True, out_int32=True),
+    )
+
+
+def _pairs(rows: Rows, events: Events) -> Tensor:
     """[B]: how many events each row can read, summed: those written before it, less those that have expired."""
-    before = torch.searchsorted(written.contiguous(), at.contiguous())
-    gone = torch.searchsorted(expires.sort(1).values, at.contiguous())
-    return ((before - gone) * valid).sum(1)
+    at = rows.at.contiguous()
+    before = torch.searchsorted(events.written.contiguous(), at)
+    gone = torch.searchsorted(events.expires.sort(1).values, at)
+    return ((before - gone) * rows.valid).sum(1)
+
+
+def _meta(query: Tensor) -> dict[str, Any]:
+    """How a call is cut into tiles."""
+    count, size = query.shape[1], query.shape[3]
+    rows, events, warps, stages = _sizes(count, size, query.dtype)
+    precision = "ieee"
+    if query.dtype == torch.float32:
+        precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return {
+        "SIZE": size,
+        "WIDTH": max(16, triton.next_power_of_2(size)),
+        "ROWS": rows,
+        "EVENTS": events,
+        "PRECISION": precision,
+        "num_warps": warps,
+        "num_stages": stages,
+    }
 
 
 def _sizes(count: int, size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:

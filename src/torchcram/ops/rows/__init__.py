@@ -5,9 +5,9 @@ from torch import Tensor
 from torchcram.ops.dispatch import choose
 from torchcram.ops.records import Rows
 from torchcram.ops.rows import fast, reference
-from torchcram.ops.rows.lengths import Lengths, compact_within
+from torchcram.ops.rows.lengths import Lengths, compact_within, kept
 
-__all__ = ["Lengths", "compact", "gather_rows", "scatter_rows"]
+__all__ = ["Lengths", "compact", "gather_rows", "kept", "scatter_rows"]
 
 _COMPACT = {"reference": reference.compact, "fast": fast.compact}
 _GATHER = {"reference": reference.gather_rows, "fast": fast.gather_rows}

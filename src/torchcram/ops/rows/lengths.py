@@ -12,7 +12,7 @@ from torch import Tensor
 from torchcram.ops.records import Rows
 
 _OFTEN = 64  # calls after which a list may become shorter
-_open: _Call | None = None
+_open: Call | None = None
 
 
 class Lengths:
@@ -27,18 +27,19 @@ class Lengths:
 
     Lists are told apart by their order in a call. Those of another `kind` of call, which makes others, are kept apart.
     What a list has no room for is left out: a call whose lists did not `fit` is to be repeated, and then they do. The
-    first call of a kind waits for the device. Not for compiled code, which would take what is remembered for constants.
+    first call of a kind waits for the device. Compiled code would take what is remembered for constants: it is given
+    the room for its lists by whoever calls it, who asks `Call.room` for it and says by `Call.need` what it took.
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, list[_List]] = {}
-        self._last: _Call | None = None
+        self._kinds: dict[Hashable, dict[Hashable, _List]] = {}
+        self._last: Call | None = None
 
     @contextmanager
     def kept(self, kind: Hashable = None) -> Iterator[None]:
         """While open, lists have lengths that are known beforehand."""
         global _open
-        before, _open = _open, _Call(self._kinds.setdefault(kind, []))
+        before, _open = _open, Call(self._kinds.setdefault(kind, {}))
         self._last = _open
         try:
             yield
@@ -48,19 +49,28 @@ class Lengths:
     @property
     def needed(self) -> Tensor:
         """[lists] int64: how long each list of the last call had to be, on its device."""
-        counts = self._last.counts if self._last is not None else []
-        return torch.stack(counts) if counts else torch.zeros(0, dtype=torch.int64)
+        counts = self._last.counts if self._last is not None else {}
+        return torch.stack(list(counts.values())) if counts else torch.zeros(0, dtype=torch.int64)
 
     def fit(self, needed: Sequence[float]) -> bool:
         """Whether the lists of the last call had room for what was `needed`; those that had not get it."""
-        lists = self._last.lists if self._last is not None else []
-        fits = [each.fit(int(count)) for each, count in zip(lists, needed, strict=True)]
+        if self._last is None:
+            return True
+        counted = zip(self._last.counts, needed, strict=True)
+        fits = [self._last.lists[name].fit(int(count)) for name, count in counted]
         return all(fits)
+
+
+def kept() -> Call | None:
+    """The call whose lengths are kept now, if any."""
+    return _open
 
 
 def compact_within(compact: Callable[[Tensor, int | None], Rows], chosen: Tensor, room: int | None) -> Rows:
     """`compact`, with a length that is kept, if any are and none is asked for."""
-    return compact(chosen, room) if _open is None or room is not None else _open.compact(compact, chosen)
+    if room is not None:
+        return compact(chosen, room)
+    return compact(chosen, None) if _open is None else _open.compact(compact, chosen)
 
 
 @dataclass(kw_only=True)
@@ -88,20 +98,30 @@ class _List:
         return min(self.most, -(-wanted // step) * step)
 
 
-class _Call:
+class Call:
     """A call while its lists are made."""
 
-    def __init__(self, lists: list[_List]) -> None:
+    def __init__(self, lists: dict[Hashable, _List]) -> None:
         self.lists = lists
-        self.counts: list[Tensor] = []
+        self.counts: dict[Hashable, Tensor] = {}
+
+    def room(self, name: str, most: int, usual: int) -> int:
+        """How much room to give to lists of this name, of at most so many positions each; `usual`, at first."""
+        each = self.lists.setdefault(name, _List(most=most, room=min(most, usual)))
+        each.most = most
+        return min(each.room, most)
+
+    def need(self, name: str, count: Tensor) -> None:
+        """Say how long the longest of these lists had to be."""
+        self.counts[name] = count
 
     def compact(self, compact: Callable[[Tensor, int | None], Rows], chosen: Tensor) -> Rows:
+        """List the chosen positions [B, N]."""
         number, length = len(self.counts), chosen.shape[1]
-        self.counts.append(chosen.sum(1).max() if chosen.numel() else chosen.new_zeros((), dtype=torch.int64))
-        if number == len(self.lists):
-            each = _List(most=length, room=length)
-            each.room = each.roomy(int(self.counts[-1]))
-            self.lists.append(each)
+        count = self.counts[number] = chosen.sum(1).max() if chosen.numel() else chosen.new_zeros((), dtype=torch.int64)
+        if number not in self.lists:
+            each = self.lists[number] = _List(most=length, room=length)
+            each.room = each.roomy(int(count))
         each = self.lists[number]
         each.most = length  # a list of what is in another has as many positions as that has room
         return compact(chosen, min(each.room, length))
