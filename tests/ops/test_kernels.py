@@ -3,6 +3,7 @@
 With `TRITON_INTERPRET=1` and Triton installed they run on a CPU, slowly: `pytest -m gpu tests/ops/test_kernels.py`.
 """
 
+import importlib
 import os
 import warnings
 
@@ -59,7 +60,13 @@ def compare(operation, floats: list[Tensor], others: list, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("batch", "length", "width"), [(2, 1, 3), (2, 64, 5), (1, 65, 33), (3, 200, 64), (2, 130, 1)])
-def test_decay_scan(batch, length, width, dtype):
+@pytest.mark.parametrize("part", [None, 64, 128])
+def test_decay_scan(batch, length, width, part, dtype, monkeypatch):
+    """Whole, and cut into parts of at least so many positions, of which the last is shorter."""
+    if part is not None:
+        monkeypatch.setattr("torchcram.ops.decay.triton._PART", part)
+        cut = importlib.import_module("torchcram.ops.decay.triton")._cut(batch, length, width)
+        assert (cut[1] > 1) == (length >= 2 * part), "so many programs are few"
     generator = torch.Generator().manual_seed(length)
     x, initial = torch.randn(batch, length, width, generator=generator), torch.randn(batch, width, generator=generator)
     rate, gap = torch.rand(width, generator=generator), 3 * torch.rand(batch, length, generator=generator)

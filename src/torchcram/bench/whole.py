@@ -15,6 +15,7 @@ from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, SEMANTIC, RoutingPolicy
 from torchcram.models import AnyModel, baseline, build, parameters
+from torchcram.ops import Lengths
 from torchcram.results import Row
 
 _TEMPERATURE = ConsolidationConfig().temperature
@@ -56,6 +57,7 @@ class Contender:
                 block.compile_parts()  # type: ignore[operator]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
         self.consolidator = Consolidator(ConsolidationConfig())
+        self.lengths = Lengths()
 
     def train(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A training step, the optimizer's part included."""
@@ -64,13 +66,14 @@ class Contender:
         def step() -> None:
             self.model.train()
             with self._cast():
-                out = self.model(tokens, policy=policy, keep_state=False)
+                with self.lengths.kept():
+                    out = self.model(tokens, policy=policy, keep_state=False)
                 loss = self.consolidator.loss(out.losses, positions=count, scored=count)
                 loss = loss + nn.functional.cross_entropy(out.predictions["tokens"].flatten(0, 1), tokens.flatten())
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             self.optimizer.step()
-            wait_for(self.device)
+            self._finish()
 
         return step
 
@@ -79,11 +82,16 @@ class Contender:
 
         def forward() -> None:
             self.model.eval()
-            with torch.no_grad(), self._cast():
+            with torch.no_grad(), self._cast(), self.lengths.kept():
                 self.model(tokens, policy=policy)
-            wait_for(self.device)
+            self._finish()
 
         return forward
+
+    def _finish(self) -> None:
+        """Wait for the device, and see that lists had room: from the second call on they have, as all are alike."""
+        self.lengths.fit(self.lengths.needed.tolist())
+        wait_for(self.device)
 
     def _cast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.size.bf16)

@@ -1,7 +1,9 @@
-"""The recurrence as one GPU kernel a direction: a program walks along the sequence for a few channels of one row.
+"""The recurrence as GPU kernels: a program walks along a part of the sequence for a few channels of one row.
 
 Positions are taken a stretch at a time: inside it all states are found together by an associative scan, and its last
-state is carried on. The backward pass is the same walk from the end, and works the decays out again.
+state is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first
+walk finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
+backward pass is the same from the end, and works the decays out again.
 """
 
 from typing import Any
@@ -14,6 +16,8 @@ from torch import Tensor
 from torchcram.ops.dispatch import on_device
 
 _STRETCH = 64
+_PROGRAMS = 512  # that keep a GPU busy
+_PART = 8 * _STRETCH  # positions, at least
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,10 +32,21 @@ def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -
     batch, length, width = x.shape
     x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
     states = torch.empty_like(x)
-    block = min(32, triton.next_power_of_2(width))
+    block, parts, part = _cut(batch, length, width)
+    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
+    blocks = triton.cdiv(width, block)
     with on_device(x):
-        _forward[(batch, triton.cdiv(width, block))](
-            x, rate, gap, reset, initial, states, length, width, STRETCH=_STRETCH, BLOCK=block
+        begins = initial.unsqueeze(1)
+        if parts > 1:
+            wide = torch.promote_types(x.dtype, torch.float32)
+            added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
+            ends = (added, left)
+            _forward[(batch, blocks, parts)](
+                x, rate, gap, reset, initial, states, *ends, length, width, part, parts, WHOLE=False, **sizes
+            )
+            _join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
+        _forward[(batch, blocks, parts)](
+            x, rate, gap, reset, begins, states, states, states, length, width, part, parts, WHOLE=True, **sizes
         )
     return states
 
@@ -44,25 +59,38 @@ def scan_backward(
     batch, length, width = states.shape
     grad, rate, gap, reset, initial = (y.contiguous() for y in (grad, rate, gap, reset, initial))
     grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
-    grad_rate = torch.empty(batch, width, dtype=rate.dtype, device=rate.device)
-    block = min(32, triton.next_power_of_2(width))
+    block, parts, part = _cut(batch, length, width)
+    grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
+    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
+    blocks = triton.cdiv(width, block)
+    wide = torch.promote_types(grad.dtype, torch.float32)
+    given = grad.new_zeros(batch, 1, width, dtype=wide)
+    grads = grad_x, grad_rate, grad_initial
     with on_device(grad):
-        _backward[(batch, triton.cdiv(width, block))](
-            grad,
-            states,
-            rate,
-            gap,
-            reset,
-            initial,
-            grad_x,
-            grad_rate,
-            grad_initial,
-            length,
-            width,
-            STRETCH=_STRETCH,
-            BLOCK=block,
+        if parts > 1:
+            added, left, after = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
+            inputs = (grad, states, rate, gap, reset, initial, given)
+            _backward[(batch, blocks, parts)](
+                *inputs, *grads, added, left, length, width, part, parts, WHOLE=False, **sizes
+            )
+            _join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
+            given = after
+        inputs = (grad, states, rate, gap, reset, initial, given)
+        _backward[(batch, blocks, parts)](
+            *inputs, *grads, grad_x, grad_x, length, width, part, parts, WHOLE=True, **sizes
         )
-    return grad_x, grad_rate, grad_initial
+    return grad_x, grad_rate.sum(1), grad_initial
+
+
+def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
+    """Channels of a program, into how many parts a sequence is cut, and how many positions those have."""
+    block = min(32, triton.next_power_of_2(width))
+    programs = batch * triton.cdiv(width, block)
+    parts = min(triton.cdiv(_PROGRAMS, programs), length // _PART)
+    if parts <= 1:
+        return block, 1, length
+    part = triton.cdiv(triton.cdiv(length, parts), _STRETCH) * _STRETCH
+    return block, triton.cdiv(length, part), part
 
 
 @scan.register_fake
@@ -110,25 +138,67 @@ def _decay(rate, GAP, RESET, row, length, at, inside):
 
 
 @triton.jit
-def _forward(X, RATE, GAP, RESET, INITIAL, STATES, length, width, STRETCH: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def _forward(
+    X,
+    RATE,
+    GAP,
+    RESET,
+    INITIAL,
+    STATES,
+    ADDED,
+    LEFT,
+    length,
+    width,
+    part,
+    parts,
+    WHOLE: tl.constexpr,
+    STRETCH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves."""
+    row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     place = tl.arange(0, STRETCH)
     wide = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
-    carried = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
-    for begin in range(0, length, STRETCH):
+    own = (row * parts + number) * width + channel
+    carried = tl.zeros((BLOCK,), wide)
+    if WHOLE:
+        carried += tl.load(INITIAL + own, mask=known, other=0.0).to(wide)
+    remains = tl.full((BLOCK,), 1.0, wide)
+    end = tl.minimum((number + 1) * part, length)
+    for begin in range(number * part, end, STRETCH):
         at = begin + place
-        inside = at < length
+        inside = at < end
         decay, _ = _decay(rate, GAP, RESET, row, length, at, inside)
         here = (row * length + at[:, None]) * width + channel[None, :]
         mask = inside[:, None] & known[None, :]
         x = tl.load(X + here, mask=mask, other=0.0).to(wide)
         left, added = tl.associative_scan((decay, x), 0, _join)
         states = left * carried[None, :] + added
-        tl.store(STATES + here, states.to(STATES.dtype.element_ty), mask=mask)
+        if WHOLE:
+            tl.store(STATES + here, states.to(STATES.dtype.element_ty), mask=mask)
+        else:
+            remains *= tl.sum(tl.where(place[:, None] == STRETCH - 1, left, 0.0), 0)
         carried = tl.sum(tl.where(place[:, None] == STRETCH - 1, states, 0.0), 0)
+    if not WHOLE:
+        tl.store(ADDED + own, carried, mask=known)
+        tl.store(LEFT + own, remains, mask=known)
+
+
+@triton.jit
+def _join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
+    """What each part is given [B, parts, D]: what the one before it (or after, BACKWARDS) comes to."""
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = channel < width
+    carried = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(GIVEN.dtype.element_ty)
+    for step in range(parts):
+        number = parts - 1 - step if BACKWARDS else step
+        own = (row * parts + number) * width + channel
+        tl.store(GIVEN + own, carried, mask=known)
+        carried = tl.load(LEFT + own, mask=known, other=0.0) * carried + tl.load(ADDED + own, mask=known, other=0.0)
 
 
 @triton.jit
@@ -139,44 +209,63 @@ def _backward(
     GAP,
     RESET,
     INITIAL,
+    GIVEN,
     GRAD_X,
     GRAD_RATE,
     GRAD_INITIAL,
+    ADDED,
+    LEFT,
     length,
     width,
+    part,
+    parts,
+    WHOLE: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """g_t = grad_t + a_{t+1} g_{t+1}, from the end; a_t's own gradient is g_t s_{t-1}."""
-    row = tl.program_id(0).to(tl.int64)
+    """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}."""
+    row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     place = tl.arange(0, STRETCH)
     wide = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
     initial = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
+    own = (row * parts + number) * width + channel
     carried = tl.zeros((BLOCK,), wide)
+    if WHOLE:
+        carried += tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
+    remains = tl.full((BLOCK,), 1.0, wide)
     grad_rate = tl.zeros((BLOCK,), wide)
-    for begin in range(0, length, STRETCH):
-        at = length - 1 - begin - place
-        inside = at >= 0
+    first = number * part
+    last = tl.minimum(first + part, length) - 1
+    for begin in range(0, last + 1 - first, STRETCH):
+        at = last - begin - place
+        inside = at >= first
         after, _ = _decay(rate, GAP, RESET, row, length, at + 1, inside & (at + 1 < length))
         here = (row * length + at[:, None]) * width + channel[None, :]
         mask = inside[:, None] & known[None, :]
         grad = tl.load(GRAD + here, mask=mask, other=0.0).to(wide)
         left, added = tl.associative_scan((after, grad), 0, _join)
         total = left * carried[None, :] + added
-        tl.store(GRAD_X + here, total.to(GRAD_X.dtype.element_ty), mask=mask)
-        before = tl.load(STATES + here - width, mask=mask & (at > 0)[:, None], other=0.0).to(wide)
-        before = tl.where((at == 0)[:, None], initial[None, :], before)
-        decay, gap = _decay(rate, GAP, RESET, row, length, at, inside)
-        through = tl.where(mask, total * before * decay, 0.0)
-        grad_rate -= tl.sum(through * gap.to(wide)[:, None], 0)
-        first = tl.where((at == 0)[:, None] & known[None, :], total * decay, 0.0)
-        tl.store(
-            GRAD_INITIAL + row * width + channel,
-            tl.sum(first, 0).to(GRAD_INITIAL.dtype.element_ty),
-            mask=known & (begin + STRETCH >= length),
-        )
+        if WHOLE:
+            tl.store(GRAD_X + here, total.to(GRAD_X.dtype.element_ty), mask=mask)
+            before = tl.load(STATES + here - width, mask=mask & (at > 0)[:, None], other=0.0).to(wide)
+            before = tl.where((at == 0)[:, None], initial[None, :], before)
+            decay, gap = _decay(rate, GAP, RESET, row, length, at, inside)
+            through = tl.where(mask, total * before * decay, 0.0)
+            grad_rate -= tl.sum(through * gap.to(wide)[:, None], 0)
+            start = tl.where((at == 0)[:, None] & known[None, :], total * decay, 0.0)
+            tl.store(
+                GRAD_INITIAL + row * width + channel,
+                tl.sum(start, 0).to(GRAD_INITIAL.dtype.element_ty),
+                mask=known & (number == 0) & (begin + STRETCH > last - first),
+            )
+        else:
+            remains *= tl.sum(tl.where(place[:, None] == STRETCH - 1, left, 0.0), 0)
         carried = tl.sum(tl.where(place[:, None] == STRETCH - 1, total, 0.0), 0)
-    tl.store(GRAD_RATE + row * width + channel, grad_rate, mask=known)
+    if WHOLE:
+        tl.store(GRAD_RATE + own, grad_rate, mask=known)
+    else:
+        tl.store(ADDED + own, carried, mask=known)
+        tl.store(LEFT + own, remains, mask=known)
