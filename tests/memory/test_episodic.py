@@ -261,7 +261,7 @@ def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
     listed = memory.list(u, h, written, memory.empty(2), None, keep=False)
     found = memory.evidence(u, h, rows, timeline, written, listed, used)
     with torch.no_grad():
-        query = memory._query(u, h, rows, timeline)[:, :, 1 - idle]
+        query = memory.query_of(u, h, rows, timeline)[:, :, 1 - idle]
         scores = query @ listed.key[:, :, 1 - idle].transpose(1, 2) / half**0.5
         scores = scores + nn.functional.logsigmoid(written.priority).unsqueeze(1)
         age = torch.log1p(timeline.time[:, rows.at[0], None] - timeline.time.unsqueeze(1)).clamp_min(0)

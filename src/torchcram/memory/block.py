@@ -30,6 +30,7 @@ from torchcram.memory.losses import (
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
+from torchcram.memory.slots import Slots
 from torchcram.memory.state import BlockState, EpisodicState, IndexState
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import Trial, try_reads
@@ -159,12 +160,14 @@ class Block(nn.Module):
         guidance: Guidance | None = None,
         room: Room | None = None,
         keep_state: bool = True,
+        in_place: bool = False,
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
-        beyond is left out, so `BlockOutput.needed` is to be compared with it.
+        beyond is left out, so `BlockOutput.needed` is to be compared with it. in_place, with one position of each
+        sequence: `state`, which must have all slots there can be, is changed and returned.
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with
@@ -177,6 +180,12 @@ class Block(nn.Module):
         if x.shape != (*timeline.mask.shape, width):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
+            )
+        if in_place and (
+            self.training or state is None or x.shape[1] != 1 or policy.keep_all or self.index is not None
+        ):
+            raise ValueError(
+                "in_place is for one position of each sequence, from a state, at evaluation, without an index"
             )
         if policy.keep_all and keep_state:
             raise ValueError("policy.keep_all leaves no state to go on from: pass keep_state=False")
@@ -196,7 +205,14 @@ class Block(nn.Module):
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
             guidance = self._consult(self.index, seen, taps, timeline, state.index, policy, noise, keep=keep_state)
-        store = _Store.open(self.episodic, seen, h, timeline, state, guidance, keep_all=policy.keep_all)
+        store: _Store | Slots | None = None
+        if self.episodic is not None and state.episodic is not None:
+            if in_place:
+                store = Slots.open(self.episodic, seen, h, timeline, state.episodic, guidance)
+            else:
+                store = _Store.open(
+                    self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all
+                )
 
         reading, estimate = None, None
         if self.quality is None or recalled is None:
@@ -252,6 +268,7 @@ class Block(nn.Module):
         losses = {}
         if self.training:
             mask = timeline.mask
+            assert not isinstance(store, Slots)
             counts = Counts.of(mask, reading, store.written if store is not None else None)
             losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
@@ -266,7 +283,15 @@ class Block(nn.Module):
                 losses["priority"] = priority_loss(store.written, reading, counts)
                 losses |= routing_losses(decision, known, mask, counts)
         new_state = None
-        if keep_state:
+        if in_place:
+            new_state = state
+            state.working.copy_(working_state)
+            state.prediction.copy_(prediction)
+            if state.recent is not None and recent is not None:
+                state.recent.copy_(recent)
+            if store is not None and reading is not None:
+                store.keep(reading)
+        elif keep_state:
             new_state = BlockState(
                 working=working_state,
                 prediction=prediction,
@@ -283,7 +308,7 @@ class Block(nn.Module):
             exact=exact,
             reads=reads,
             audits=audits,
-            writes=store.written.admitted if store is not None else torch.zeros_like(reads),
+            writes=store.admitted if store is not None else torch.zeros_like(reads),
             guidance=guidance,
             seen=seen,
             taps=taps,
@@ -374,21 +399,24 @@ class _Store:
     @classmethod
     def open(
         cls,
-        memory: EpisodicMemory | None,
+        memory: EpisodicMemory,
         seen: Tensor,
         h: Tensor,
         timeline: Timeline,
-        state: BlockState,
+        state: EpisodicState,
         guidance: Guidance | None,
         *,
         keep_all: bool,
-    ) -> _Store | None:
-        """None for a layer without a buffer."""
-        if memory is None or state.episodic is None:
-            return None
+    ) -> _Store:
+        """Offer all positions to the buffer."""
         known = guidance.consulted.known if guidance is not None and guidance.consulted is not None else None
-        written = memory.write(seen, h, timeline, state.episodic, known=known, keep_all=keep_all)
-        return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state.episodic, written=written)
+        written = memory.write(seen, h, timeline, state, known=known, keep_all=keep_all)
+        return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state, written=written)
+
+    @property
+    def admitted(self) -> Tensor:
+        """[B, N] bool: which positions entered the buffer."""
+        return self.written.admitted
 
     def read(
         self, chosen: Tensor, pointer: Pointer | None, room: Room | None, *, all_of_it: bool, keep: bool

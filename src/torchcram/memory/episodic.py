@@ -71,7 +71,8 @@ class Reading(NamedTuple):
     """[B]: query-event pairs scored."""
 
 
-_KNOWN = 8.0  # taken off the priority of what says nothing new, where it is about who stays
+KNOWN = 8.0
+"""Taken off the priority of what says nothing new, where it is about who stays."""
 
 
 class EpisodicMemory(nn.Module):
@@ -113,7 +114,7 @@ class EpisodicMemory(nn.Module):
         priority = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
         known = torch.zeros_like(timeline.mask) if known is None else known
         position = timeline.position[:, :-1]
-        fate = self.evictions(priority - _KNOWN * known, timeline, state, None if keep_all else self.config.slots)
+        fate = self.evictions(priority - KNOWN * known, timeline, state, None if keep_all else self.config.slots)
         here = torch.arange(length, device=u.device).expand(batch, length)
         events = Events(
             written=torch.cat([torch.full_like(state.position, -1), here], dim=1),
@@ -130,7 +131,7 @@ class EpisodicMemory(nn.Module):
 
     def evictions(self, priority: Tensor, timeline: Timeline, state: EpisodicState, slots: int | None) -> Expiry:
         """What becomes of the events held and of those offered, priority [B, N]."""
-        position, held = timeline.position[:, :-1], state.priority - _KNOWN * state.known
+        position, held = timeline.position[:, :-1], state.priority - KNOWN * state.known
         return expiry(priority.detach(), timeline.mask, timeline.start, position, held, state.position, slots)
 
     def list(
@@ -169,9 +170,7 @@ class EpisodicMemory(nn.Module):
             written_at, expires = (x.gather(1, number).masked_fill(~valid, never) for x in events[:2])
             listed = Events(written_at, expires, events.time.gather(1, number))
             strength = written.priority.gather(1, number)
-        context = h if new is None else gather_rows(h, new)
-        key = self._heads(self.key(picked + self.mix[1] * context))
-        value = self._heads(self.value(picked + self.mix[2] * context))
+        key, value = self.pair_of(picked, h if new is None else gather_rows(h, new))
         return Listed(
             number=number,
             valid=valid,
@@ -198,7 +197,7 @@ class EpisodicMemory(nn.Module):
         if pointer is not None:
             target = listed.place(_pointed_at(pointer, rows, written), total)
         found = episodic_read(
-            self._query(u, h, rows, timeline),
+            self.query_of(u, h, rows, timeline),
             listed.key,
             listed.value,
             listed.strength,
@@ -216,7 +215,7 @@ class EpisodicMemory(nn.Module):
         self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written, listed: Listed, used: Tensor
     ) -> Evidence:
         """What the reads of a few rows rest on, which are among those `listed` for; used [B, N] bool: who uses one."""
-        query = self._query(u, h, rows, timeline)
+        query = self.query_of(u, h, rows, timeline)
         scores = torch.einsum("brhd,behd->bhre", query, listed.key) / math.sqrt(query.shape[-1])
         age = torch.log1p(gather_rows(timeline.time, rows).unsqueeze(2) - listed.events.time.unsqueeze(1))
         scores = scores + self.recency.view(-1, 1, 1) * age.clamp_min(0).unsqueeze(1).to(scores.dtype)
@@ -269,7 +268,12 @@ class EpisodicMemory(nn.Module):
             mass=none(dtype=torch.promote_types(like.dtype, torch.float32)),  # it is a long sum
         )
 
-    def _query(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline) -> Tensor:
+    def pair_of(self, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, R, H, d] of u and h [B, R, D]."""
+        return self._heads(self.key(u + self.mix[1] * h)), self._heads(self.value(u + self.mix[2] * h))
+
+    def query_of(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline) -> Tensor:
+        """Queries [B, R, H, d] of the given rows."""
         query = self._heads(self.query(gather_rows(u, rows) + self.mix[0] * gather_rows(h, rows)))
         if self.config.trained_length is not None and not self.training:
             position = gather_rows(timeline.position[:, :-1], rows)

@@ -80,6 +80,22 @@ class Timeline:
             time=time_here,
         )
 
+    @classmethod
+    def single(cls, dt: Tensor, mask: Tensor | None, position: Tensor, time: Tensor, unit: float = 1.0) -> Timeline:
+        """One more position dt [B, 1] of sequences that stand at `position` and `time` [B]."""
+        real = torch.ones_like(dt, dtype=torch.bool) if mask is None else mask
+        gap = torch.where(real, dt / unit, 0)
+        return cls(
+            gap=gap,
+            log_gap=gap.log1p(),
+            mask=real,
+            start=torch.zeros_like(real),
+            position=torch.stack([position, position + real.squeeze(1)], dim=1),
+            packed=False,
+            padded=mask is not None,
+            time=time.unsqueeze(1) + gap.double(),
+        )
+
     def clean(self, x: Tensor) -> Tensor:
         """x [B, N, ...] with 0 at padding: whatever stands there, even NaN, must not matter."""
         return x.masked_fill(~self.mask.view(*self.mask.shape, *(1,) * (x.dim() - 2)), 0) if self.padded else x

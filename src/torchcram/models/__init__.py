@@ -4,6 +4,7 @@ from torchcram.memory import CramState
 from torchcram.models.baselines import Baseline, BaselineState
 from torchcram.models.build import baseline, build, load, matched, parameters
 from torchcram.models.cram import Cram, CramOutput
+from torchcram.models.decoder import Decoder
 from torchcram.models.generate import Generation
 from torchcram.models.sequence import AnyModel, SequenceModel, SequenceOutput
 
@@ -14,6 +15,7 @@ __all__ = [
     "Cram",
     "CramOutput",
     "CramState",
+    "Decoder",
     "Generation",
     "SequenceModel",
     "SequenceOutput",

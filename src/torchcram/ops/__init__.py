@@ -11,13 +11,14 @@ from torchcram.ops.euler import euler_steps
 from torchcram.ops.expiry import expiry
 from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
-from torchcram.ops.records import Events, Expiry, Rows
+from torchcram.ops.records import BONUS, Events, Expiry, Rows
 from torchcram.ops.route import gumbel, route
 from torchcram.ops.rows import Lengths, compact, gather_rows, scatter_rows
 from torchcram.ops.shift import previous
 from torchcram.ops.space import state_space
 
 __all__ = [
+    "BONUS",
     "Events",
     "Expiry",
     "Lengths",

@@ -1,0 +1,139 @@
+"""Sequences that go on by one position at a time, in memory that is made once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from torchcram.memory import EPISODIC, BlockState, CramState, RoutingPolicy, Timeline
+from torchcram.models.cram import Cram
+from torchcram.models.inputs import Batch, Inputs, arrange
+
+
+class Decoder:
+    """Feeds a model one position of each sequence at a time.
+
+        prompt = model(tokens)
+        decoder = Decoder(model, prompt.state)
+        predictions = decoder.step(prompt.logits[:, -1].argmax(-1))
+
+    The state is a copy that every step changes in place, with all the slots there can be: so memory, and the time of a
+    step, do not depend on how much has been seen. On a GPU a step is recorded once and then replayed.
+    """
+
+    def __init__(self, model: Cram, state: CramState | None = None, *, batch: int | None = None) -> None:
+        """From a state, or from the beginning of `batch` sequences."""
+        if model.config.episodic.slots is None or any(block.index is not None for block in model.blocks):
+            raise ValueError("a Decoder is for models with bounded buffers and without a contradiction index")
+        if model.training:
+            raise ValueError("the model is in training mode; call model.eval() first")
+        if (state is None) == (batch is None):
+            raise ValueError("give either a state to go on from, or how many sequences begin")
+        given = model.initial_state(batch) if batch is not None else state
+        assert given is not None
+        self.model = model
+        self.state = self._roomy(given)
+        """Where the sequences stand; the next step changes it."""
+        self.reads = torch.zeros(model.config.layers, dtype=torch.int64, device=given.position.device)
+        """[L]: reads that were executed, of all sequences so far."""
+        self._inputs: Batch | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._predictions: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, inputs: Inputs, dt: Tensor | None = None, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predictions after one more position: [B, size] for each head.
+
+        inputs as for the model, without the dimension N; dt [B], default 1; mask [B]: False for a sequence that stays
+        where it is. On a GPU the next step overwrites what this one returns.
+        """
+        like = self.model.norm.weight
+        named = isinstance(inputs, dict)
+        single = {name: x.unsqueeze(1) for name, x in inputs.items()} if named else inputs.unsqueeze(1)  # type: ignore
+        batch = arrange(
+            self.model.config.inputs,
+            single,
+            None if dt is None else dt.unsqueeze(1),
+            None if mask is None else mask.unsqueeze(1),
+            None,
+            device=like.device,
+            dtype=like.dtype,
+            time_unit=self.model.config.time_unit,
+            check_values=self.model.check_values,
+        )
+        if len(batch.dt) != len(self.state.position):
+            raise ValueError(f"inputs are of {len(batch.dt)} sequences, the state of {len(self.state.position)}")
+        return self._replay(batch) if like.is_cuda else self._advance(batch)
+
+    def _advance(self, batch: Batch) -> dict[str, Tensor]:
+        model, state = self.model, self.state
+        timeline = Timeline.single(batch.dt, batch.mask, state.position, state.time, model.config.time_unit)
+        x = model.encoder(batch)
+        reads = []
+        policy = RoutingPolicy()
+        for block, memory in zip(model.blocks, state.layers, strict=True):
+            layer = block(x, timeline, memory, policy, in_place=True)
+            x = layer.x
+            reads.append((layer.decision.actions == EPISODIC).sum())
+        predictions, pooled = model.heads(model.norm(x), timeline, state.pooled)
+        state.position.copy_(timeline.position[:, -1])
+        state.time.copy_(timeline.time[:, -1])
+        if state.pooled is not None and pooled is not None:
+            state.pooled.copy_(pooled)
+        self.reads += torch.stack(reads)
+        return {name: x.squeeze(1) if x.dim() == 3 else x for name, x in predictions.items()}
+
+    def _replay(self, batch: Batch) -> dict[str, Tensor]:
+        """Put the inputs where the recorded step looks for them, and run it."""
+        if batch.mask is None:
+            batch = dataclasses.replace(batch, mask=torch.ones_like(batch.dt, dtype=torch.bool))
+        if self._graph is None:
+            self._record(batch)
+        assert self._inputs is not None
+        assert self._graph is not None
+        for old, new in zip(_tensors(self._inputs), _tensors(batch), strict=True):
+            old.copy_(new)
+        self._graph.replay()
+        return self._predictions
+
+    def _record(self, batch: Batch) -> None:
+        self._inputs = Batch(
+            tokens={name: x.clone() for name, x in batch.tokens.items()},
+            channels=None if batch.channels is None else batch.channels.clone(),
+            dt=batch.dt.clone(),
+            mask=None if batch.mask is None else batch.mask.clone(),
+            start=None,
+        )
+        before, reads = self.state.map(Tensor.clone), self.reads.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._advance(self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._predictions = self._advance(self._inputs)
+        # Recording does not run anything, but warming up did.
+        for (_, now), (_, then) in zip(self.state.named_tensors(), before.named_tensors(), strict=True):
+            now.copy_(then)
+        self.reads.copy_(reads)
+
+    def _roomy(self, state: CramState) -> CramState:
+        """A copy with all slots."""
+        slots = self.model.config.episodic.slots
+        assert slots is not None
+
+        def widen(layer: BlockState) -> BlockState:
+            if layer.episodic is None:
+                return layer
+            return dataclasses.replace(layer, episodic=layer.episodic.widen(slots))
+
+        return dataclasses.replace(state, layers=tuple(map(widen, state.layers))).map(Tensor.clone)
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    every = (*batch.tokens.values(), batch.channels, batch.dt, batch.mask)
+    return [x for x in every if x is not None]

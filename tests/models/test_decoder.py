@@ -1,0 +1,126 @@
+"""A decoder, position by position in place, gives what the model gives for the whole."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tests.models.feeding import assert_same_state
+from torchcram import CramConfig
+from torchcram.memory import Timeline
+from torchcram.models import Cram, Decoder
+
+LENGTH = 60
+CASES = {
+    "plain": {},
+    "a buffer that never fills": {"episodic.slots": 100},
+    "one slot": {"episodic.slots": 1},
+    "without semantic memory": {"semantic.rank": 0},
+    "exact quality": {"router.quality": "exact"},
+    "by worth": {"router.rule": "worth"},
+    "after a convolution": {"episodic.convolution": 3},
+    "a layer without a buffer": {"episodic.layers": [1]},
+    "sharper further on": {"episodic.trained_length": 16},
+}
+
+
+def make(case: str = "plain", seed: int = 0) -> Cram:
+    """A model whose tokens differ in what they do."""
+    config = CramConfig.preset("tiny", vocabulary=16).override(
+        {"block.width": 16, "episodic.heads": 2, "episodic.slots": 8, "contradiction.rank": 0, **CASES[case]}
+    )
+    torch.manual_seed(seed)
+    model = Cram(config).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter *= 2
+            if name.endswith("semantic.up.weight"):
+                parameter.normal_()
+    return model.eval()
+
+
+def in_order(state):
+    """The state with the events of each buffer in the order of writing, as a whole call leaves it."""
+
+    def sort(layer):
+        held = layer.episodic
+        if held is None:
+            return layer
+        key = torch.where(held.position < 0, 1 << 30, held.position).argsort(1)
+        rows = torch.arange(len(key)).unsqueeze(1)
+        return dataclasses.replace(layer, episodic=held.map(lambda x: x[rows, key]))
+
+    return dataclasses.replace(state, layers=tuple(map(sort, state.layers)))
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 25])
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_steps_give_what_the_whole_gives(case, prompt, events):
+    model = make(case)
+    tokens, dt = events(3, LENGTH, seed=2)
+    dt = dt.double()
+    whole = model(tokens, dt=dt)
+    actions = whole.routing
+    if case == "plain":
+        assert 0 < (actions == 1).double().mean() < 1, "some read, some do not"
+        assert 0 < whole.layers[0].writes.double().mean() < 1, "some are kept out"
+    begun = model(tokens[:, :prompt], dt=dt[:, :prompt]).state if prompt else None
+    decoder = Decoder(model, begun) if prompt else Decoder(model, batch=3)
+    before = decoder.state
+    for t in range(prompt, LENGTH):
+        found = decoder.step(tokens[:, t], dt[:, t])
+        torch.testing.assert_close(found["tokens"], whole.predictions["tokens"][:, t])
+    assert decoder.state is before
+    assert_same_state(in_order(decoder.state), whole.state, rtol=1e-9)
+    if case != "exact quality":
+        assert decoder.reads.tolist() == (actions[:, prompt:] == 1).sum((0, 1)).tolist()
+
+
+@torch.no_grad()
+def test_a_sequence_that_is_left_out_stays_where_it_is(events):
+    model = make()
+    tokens, dt = events(2, 20, seed=2)
+    dt = dt.double()
+    decoder, alone = Decoder(model, batch=2), Decoder(model, batch=1)
+    for t in range(20):
+        mask = torch.tensor([True, t % 3 == 0])
+        both = decoder.step(tokens[:, t], dt[:, t], mask)["tokens"]
+        one = alone.step(tokens[:1, t], dt[:1, t])["tokens"]
+        torch.testing.assert_close(both[:1], one)
+        assert mask[1] or (both[1] == 0).all()
+    rest = model(tokens[1:, ::3], dt=dt[1:, ::3])
+    assert decoder.state.position.tolist() == [20, 7]
+    row = dataclasses.replace(decoder.state.map(lambda x: x[1:]))
+    assert_same_state(in_order(row), rest.state, rtol=1e-9)
+
+
+def test_states_are_copied_and_memory_does_not_grow(events):
+    model = make()
+    tokens, dt = events(2, 40, seed=2)
+    begun = model(tokens, dt=dt.double()).state
+    kept = begun.map(torch.clone)
+    decoder = Decoder(model, begun)
+    size = decoder.state.nbytes
+    for t in range(40):
+        decoder.step(tokens[:, t])
+    assert decoder.state.nbytes == size
+    assert_same_state(begun, kept, rtol=0)
+
+
+def test_what_a_decoder_is_not_for():
+    model = make()
+    with pytest.raises(ValueError, match="either a state to go on from, or how many"):
+        Decoder(model)
+    with pytest.raises(ValueError, match="training mode"):
+        Decoder(make().train(), batch=1)
+    with pytest.raises(ValueError, match="bounded buffers and without a contradiction index"):
+        Decoder(Cram(model.config.override({"episodic.slots": None})).eval(), batch=1)
+    with pytest.raises(ValueError, match="bounded buffers and without a contradiction index"):
+        Decoder(Cram(model.config.override({"contradiction.rank": 4})).eval(), batch=1)
+    with pytest.raises(ValueError, match="inputs are of 2 sequences, the state of 1"):
+        Decoder(model, batch=1).step(torch.zeros(2, dtype=torch.int64))
+    block = model.blocks[0]
+    with pytest.raises(ValueError, match="in_place is for one position"):
+        block(torch.zeros(1, 2, 16).double(), Timeline.build(torch.ones(1, 2)), block.initial_state(1), in_place=True)
