@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchcram.results import Row
+
+_BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 
 
 def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int) -> list[float]:
@@ -21,6 +24,43 @@ def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int) -> list[fl
             if number >= warm_up:
                 kept.append(time.perf_counter() - begin)
     return [statistics.median(kept) for kept in times]
+
+
+def at_best(
+    run: Callable[[], None], device: torch.device, before: Callable[[], None] = lambda: None
+) -> tuple[str, Callable[[], None]]:
+    """The same with whichever attention serves it best, and which that is; `before` is called before each is tried."""
+    if device.type != "cuda":
+        return "default attention", run
+    times = {}
+    for name, kernel in _BACKENDS.items():
+        before()
+        (times[name],) = in_turns(_with(kernel, run), repeats=3, warm_up=3)
+    best = min(times, key=lambda name: times[name])
+    before()
+    return best, _with(_BACKENDS[best], run)
+
+
+def _with(kernel: SDPBackend, run: Callable[[], None]) -> Callable[[], None]:
+    def inside() -> None:
+        with sdpa_kernel([kernel]):
+            run()
+
+    return inside
+
+
+def copy_bandwidth(device: torch.device, size: int = 1 << 30) -> float:
+    """Bytes a second of a copy within a device's memory, those read and those written."""
+    count = size if device.type == "cuda" else size >> 6
+    source = torch.randint(255, (count,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+        wait_for(device)
+
+    (seconds,) = in_turns(copy, repeats=9, warm_up=2)
+    return 2 * count / seconds
 
 
 def wait_for(device: torch.device) -> None:

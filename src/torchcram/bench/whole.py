@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchcram.bench.timing import compare, in_turns, wait_for
+from torchcram.bench.timing import at_best, compare, wait_for
 from torchcram.config import CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
@@ -19,7 +18,6 @@ from torchcram.ops import Lengths
 from torchcram.results import Row
 
 _TEMPERATURE = ConsolidationConfig().temperature
-_BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,7 @@ def run(what: str, size: Size, lengths: Sequence[int], device: str, repeats: int
             (each.train if training else each.prefill)(tokens, policy)
             for each, policy in zip(pair, policies, strict=True)
         )
-        attention, theirs = _at_best(theirs, place)
+        attention, theirs = at_best(theirs, place)
         yield compare(
             what,
             ours,
@@ -139,20 +137,3 @@ def imposed(size: Size, batch: int, length: int, layers: int, device: torch.devi
         return RoutingPolicy(actions=actions)
     draws = Draws(seed=0, step=0, rows=torch.arange(batch, device=device))
     return RoutingPolicy(actions=actions, audit=size.audit, temperature=_TEMPERATURE, lesson=False, draws=draws)
-
-
-def _at_best(run: Callable[[], None], device: torch.device) -> tuple[str, Callable[[], None]]:
-    """The same with whichever attention serves it best, and which that is."""
-    if device.type != "cuda":
-        return "default attention", run
-    forms = {name: _with(kernel, run) for name, kernel in _BACKENDS.items()}
-    best = min(forms, key=lambda name: in_turns(forms[name], repeats=3, warm_up=3)[0])
-    return best, forms[best]
-
-
-def _with(kernel: SDPBackend, run: Callable[[], None]) -> Callable[[], None]:
-    def inside() -> None:
-        with sdpa_kernel([kernel]):
-            run()
-
-    return inside

@@ -267,24 +267,50 @@ def whole(
     from torchcram import results
     from torchcram.bench.whole import Size, run
     from torchcram.cli.errors import told
-    from torchcram.cli.settings import machine, prepare
+    from torchcram.cli.settings import machine, numbers, prepare
     from torchcram.cli.tables import show_row
-    from torchcram.strict import reject
 
     what = str(context.info_name)
     with told():
         prepare(device)
-        if not all(part.isdecimal() and int(part) > 0 for part in lengths.split(",")):
-            reject("--lengths", lengths, "numbers of positions, separated by commas")
+        given = numbers("--lengths", lengths)
         on_gpu = device != "cpu"
         size = Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
         rows = []
-        for row in run(what, size, [int(part) for part in lengths.split(",")], device):
+        for row in run(what, size, given, device):
             if str(json) != "-":
                 show_row(row)
             rows.append(row)
         if json is not None:
             results.write(json, name=f"bench-{what}", rows=rows, seeds=[0], machine=machine(device))
+
+
+@bench.command()
+def decode(
+    lengths: Annotated[str, typer.Option(help="Positions of a context, separated by commas.")] = "2048,131072",
+    batches: Annotated[str, typer.Option(help="Sequences at once, likewise.")] = "1,32",
+    preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
+    slots: Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")] = 512,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    json: JsonFile = None,
+) -> None:
+    """One more token after a context: CRAM in place, against a Transformer with a cache."""
+    from torchcram import results
+    from torchcram.bench.decode import Size, run
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import machine, numbers, prepare
+    from torchcram.cli.tables import show_row
+
+    with told():
+        prepare(device)
+        size = Size(preset=preset, slots=slots, bf16=device != "cpu")
+        rows = []
+        for row in run(size, numbers("--lengths", lengths), numbers("--batches", batches), device):
+            if str(json) != "-":
+                show_row(row)
+            rows.append(row)
+        if json is not None:
+            results.write(json, name="bench-decode", rows=rows, seeds=[0], machine=machine(device))
 
 
 @bench.command()

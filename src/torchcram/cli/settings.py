@@ -58,6 +58,14 @@ def prepare(device: str) -> None:
         torch.set_float32_matmul_precision("high")
 
 
+def numbers(option: str, text: str) -> list[int]:
+    """What an option lists."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        reject(option, text, "whole numbers above 0, separated by commas")
+    return [int(part) for part in parts]
+
+
 def machine(device: str) -> str | None:
     """The name of a GPU for result files; None for a CPU, which they describe by themselves."""
     return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None

@@ -1,0 +1,169 @@
+"""One token after another: CRAM in place, against a Transformer with a cache of all keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.bench.timing import at_best, compare, copy_bandwidth, wait_for
+from torchcram.config import CramConfig
+from torchcram.models import Baseline, Cram, Decoder, baseline, build, parameters
+from torchcram.models.baselines.attention import Attention
+from torchcram.results import Row
+
+_CHUNK = 2048  # positions of a context fed at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What is timed."""
+
+    preset: str = "large"
+    slots: int = 512
+    vocabulary: int = 4096
+    bf16: bool = True
+
+    def cram(self) -> CramConfig:
+        """CRAM's config."""
+        changes = {"episodic.slots": self.slots, "contradiction.rank": 0}
+        return CramConfig.preset(self.preset, vocabulary=self.vocabulary).override(changes)
+
+
+def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str, repeats: int = 50) -> Iterator[Row]:
+    """A step of both after contexts of each length, for batches of each size."""
+    place = torch.device(device)
+    config = size.cram()
+    rival = baseline("transformer", size.preset, config)
+    bandwidth = copy_bandwidth(place)
+    for batch in batches:
+        for length in lengths:
+            ours = _decoder(config, size, batch, length, place)
+            theirs = CachedTransformer(_made(rival, size, place), batch, length)
+            tokens = torch.randint(size.vocabulary, (batch,), device=place)
+
+            def one(ours: Decoder = ours, tokens: Tensor = tokens) -> None:
+                ours.step(tokens)
+                wait_for(place)
+
+            def other(theirs: CachedTransformer = theirs, tokens: Tensor = tokens) -> None:
+                theirs.step(tokens)
+                wait_for(place)
+
+            attention, best = at_best(other, place, theirs.forget)
+            row = compare(
+                "decode",
+                one,
+                best,
+                against=f"transformer, {attention}",
+                length=length,
+                repeats=repeats,
+                batch=batch,
+                slots=size.slots,
+                bf16=size.bf16,
+                parameters=parameters(config),
+                baseline_parameters=parameters(rival),
+            )
+            moved = theirs.nbytes + sum(p.numel() * p.element_size() for p in theirs.model.parameters())
+            yield {
+                **row,
+                "tokens_per_second": 1000 * batch / float(str(row["ours_ms"])),
+                "baseline_tokens_per_second": 1000 * batch / float(str(row["baseline_ms"])),
+                "state_bytes": ours.state.nbytes,
+                "baseline_state_bytes": theirs.nbytes,
+                "baseline_share_of_bandwidth": moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth,
+            }
+            del ours, theirs, one, other, best
+
+
+class CachedTransformer:
+    """A Transformer whose cache holds a context already; a step adds a token to its end and attends to all of it."""
+
+    def __init__(self, model: Baseline, batch: int, length: int) -> None:
+        attention = model.config.attention
+        like = model.norm.weight
+        size = like.shape[0] // attention.heads
+        self.model, self.length = model, length
+        shape = (model.config.layers, 2, batch, attention.heads, length, size)
+        self.cache = torch.empty(shape, dtype=like.dtype, device=like.device)
+        for layer in self.cache:
+            layer.normal_()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._tokens = torch.zeros(batch, dtype=torch.int64, device=like.device)
+        self._out = torch.empty(0)
+        self._run = torch.compile(self._advance, fullgraph=True) if like.is_cuda else self._advance
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache."""
+        return self.cache.numel() * self.cache.element_size()
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> Tensor:
+        """Predictions [B, V] after one more token [B]."""
+        if not tokens.is_cuda:
+            return self._advance(tokens)
+        self._tokens.copy_(tokens)
+        if self._graph is None:
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    self._run(self._tokens)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._out = self._run(self._tokens)
+        self._graph.replay()
+        return self._out
+
+    def forget(self) -> None:
+        """Compile and record anew, for another kind of attention."""
+        self._graph = None
+        if self.cache.is_cuda:
+            torch.compiler.reset()
+            self._run = torch.compile(self._advance, fullgraph=True)
+
+    def _advance(self, tokens: Tensor) -> Tensor:
+        model, heads = self.model, self.model.config.attention.heads
+        (field,) = model.config.inputs.tokens
+        gap = torch.ones(len(tokens), 1, dtype=model.norm.weight.dtype, device=tokens.device)
+        features = [gap.log1p(), *(wave(gap * model.encoder.frequencies) for wave in (torch.sin, torch.cos))]
+        x = model.encoder.gap(torch.cat(features, dim=-1).to(gap.dtype)) + model.encoder.tokens[f"{field.name}_ids"](
+            tokens
+        )
+        position = torch.full((len(tokens), 1), self.length - 1, device=tokens.device)
+        for block, cache in zip(model.blocks, self.cache, strict=True):
+            mixer: Attention = block.mixer  # type: ignore[assignment]
+            parts = mixer.inward(block.norm_mixer(x)).view(len(tokens), 1, 3, heads, -1).unbind(2)  # type: ignore[operator]
+            query, key = (mixer.turn(part, position).transpose(1, 2) for part in parts[:2])
+            cache[0, :, :, -1:].copy_(key)
+            cache[1, :, :, -1:].copy_(parts[2].transpose(1, 2))
+            found = nn.functional.scaled_dot_product_attention(query, cache[0], cache[1])
+            x = x + mixer.outward(found.transpose(1, 2).flatten(1))
+            x = x + block.feed(block.norm_feed(x))  # type: ignore[operator]
+        out: Tensor = model.heads.maps["tokens_head"](model.norm(x))
+        return out
+
+
+def _made(config: object, size: Size, device: torch.device) -> Baseline:
+    torch.manual_seed(0)
+    model = build(config).to(device).eval()  # type: ignore[arg-type]
+    assert isinstance(model, Baseline)
+    return model.to(torch.bfloat16) if size.bf16 else model
+
+
+@torch.no_grad()
+def _decoder(config: CramConfig, size: Size, batch: int, length: int, device: torch.device) -> Decoder:
+    """CRAM after a context of random tokens."""
+    torch.manual_seed(0)
+    model = Cram(config).to(device).eval()
+    model = model.to(torch.bfloat16) if size.bf16 else model
+    model.check_values = False
+    state = None
+    for begin in range(0, length, _CHUNK):
+        tokens = torch.randint(size.vocabulary, (batch, min(_CHUNK, length - begin)), device=device)
+        state = model(tokens, state=state).state
+    return Decoder(model, state)
