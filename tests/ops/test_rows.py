@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from torchcram.ops import Rows, compact, gather_rows, scatter_rows
+from torchcram.ops import Rows, add_rows, compact, gather_rows, scatter_rows
 from torchcram.ops.rows import fast, reference
 
 
@@ -45,6 +45,9 @@ def test_fast_forms_equal_reference(assert_forms_agree, name, length):
             values,
             seed=length,
         )
+        assert_forms_agree(
+            lambda a, b: fast.add_rows(a, b, rows), lambda a, b: reference.add_rows(a, b, rows), x, values, seed=length
+        )
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=str)
@@ -66,6 +69,7 @@ def test_padded_rows_neither_read_nor_write():
     x = torch.tensor([[torch.nan, 1.0, 2.0]])
     assert gather_rows(x, rows).tolist() == [[2.0, 0.0]]
     assert scatter_rows(torch.tensor([[5.0, torch.nan]]), rows, 3).tolist() == [[0.0, 0.0, 5.0]]
+    assert add_rows(torch.ones(1, 3), torch.tensor([[5.0, torch.nan]]), rows).tolist() == [[1.0, 1.0, 6.0]]
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -35,7 +35,7 @@ from torchcram.memory.state import BlockState, EpisodicState, IndexState
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import compact, gather_rows, scatter_rows
+from torchcram.ops import add_rows, compact, gather_rows, scatter_rows
 
 _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
 
@@ -257,7 +257,7 @@ class Block(nn.Module):
                 # An audit weighs exactly 0, but its gradient reaches π² as if all tokens like it had been computed.
                 share = torch.where(audits, share / (chance.to(share) if isinstance(chance, Tensor) else chance), share)
             used = gather_rows(share, reading.rows).unsqueeze(-1) * reading.value
-            x = x + scatter_rows(used, reading.rows, x.shape[1])
+            x = add_rows(x, used, reading.rows)
         trial, valued = None, None
         if policy.trial > 0 and reading is not None:
             x, trial, valued = self._try(x, reading, recalled, decision, worth, policy)

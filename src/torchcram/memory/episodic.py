@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
 from torchcram.memory.contradiction import Pointer
+from torchcram.memory.joint import joint
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
@@ -111,7 +112,7 @@ class EpisodicMemory(nn.Module):
         u, h [B, N, D]; known [B, N] bool: a contradiction index found nothing new there, so it is the first to go.
         """
         batch, length = timeline.mask.shape
-        priority = self.priority(torch.cat([u, h], dim=-1)).squeeze(-1)
+        priority = joint(self.priority, u, h).squeeze(-1)
         known = torch.zeros_like(timeline.mask) if known is None else known
         position = timeline.position[:, :-1]
         fate = self.evictions(priority - KNOWN * known, timeline, state, None if keep_all else self.config.slots)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
+from torchcram.memory.joint import joint
 from torchcram.memory.moments import RunningMoments, wide
 
 
@@ -28,6 +29,6 @@ class QualityEstimator(nn.Module):
 
     def logit(self, u: Tensor, recalled: Tensor) -> Tensor:
         """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape."""
-        hidden = nn.functional.relu(self.hidden(torch.cat([u, recalled], dim=-1).detach()))
+        hidden = nn.functional.relu(joint(self.hidden, u.detach(), recalled.detach()))
         estimate: Tensor = self.score(hidden)
         return estimate.squeeze(-1)

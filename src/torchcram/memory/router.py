@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
+from torchcram.memory.joint import joint
 from torchcram.memory.utility import MOST, STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
 
@@ -182,8 +183,8 @@ class Router(nn.Module):
     def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
         """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
         scalars = torch.stack([log_gap, norm, quality, uncertainty.log1p()], dim=-1).to(u.dtype)
-        features = torch.cat([scalars, u], dim=-1) if self.config.features == "input" else scalars
-        logits: Tensor = self.out(nn.functional.silu(self.hidden(features)))
+        features = (scalars, u) if self.config.features == "input" else (scalars,)
+        logits: Tensor = self.out(nn.functional.silu(joint(self.hidden, *features)))
         if self.config.sharpness:
             lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
             logits = logits + lead.unsqueeze(-1) * self.direction

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchcram.memory.contradiction import Guidance, Pointer
 from torchcram.memory.episodic import KNOWN, EpisodicMemory, Listed, Reading
+from torchcram.memory.joint import joint
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import BONUS, Events, Rows
@@ -47,7 +48,7 @@ class Slots:
         guidance: Guidance | None,
     ) -> Slots:
         """Find a place for the new event: a free one, or that of the worst, of which the newest is the first to go."""
-        priority = memory.priority(torch.cat([seen, h], dim=-1)).squeeze(-1)
+        priority = joint(memory.priority, seen, h).squeeze(-1)
         known = torch.zeros_like(timeline.mask)
         if guidance is not None and guidance.consulted is not None:
             known = guidance.consulted.known

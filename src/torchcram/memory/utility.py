@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchcram import processes
 from torchcram.config import RouterConfig
+from torchcram.memory.joint import joint
 from torchcram.memory.moments import wide
 from torchcram.ops import Rows
 
@@ -55,8 +56,8 @@ class WorthEstimator(nn.Module):
     def forward(self, u: Tensor, log_gap: Tensor, quality: Tensor, surprise: Tensor, hits: Tensor | None) -> Tensor:
         """û [B, N] from u [B, N, D] and the rest [B, N]; it sees them but does not shape them."""
         scalars = torch.stack([log_gap, wide(quality).logit(1e-4), surprise.log1p()], dim=-1).to(u.dtype)
-        features = torch.cat([scalars, u], dim=-1).detach()
-        log: Tensor = self.out(nn.functional.silu(self.hidden(features))).squeeze(-1)
+        hidden = joint(self.hidden, scalars.detach(), u.detach())
+        log: Tensor = self.out(nn.functional.silu(hidden)).squeeze(-1)
         log = log if hits is None else torch.where(hits, STEEP * self.on_hit.to(log.dtype), log)
         log = wide(log)
         return (_LEAST + nn.functional.softplus(log - _LEAST)).exp()

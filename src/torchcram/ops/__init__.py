@@ -13,7 +13,7 @@ from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
 from torchcram.ops.records import BONUS, Events, Expiry, Rows
 from torchcram.ops.route import gumbel, route
-from torchcram.ops.rows import Lengths, compact, gather_rows, scatter_rows
+from torchcram.ops.rows import Lengths, add_rows, compact, gather_rows, scatter_rows
 from torchcram.ops.shift import previous
 from torchcram.ops.space import state_space
 
@@ -23,6 +23,7 @@ __all__ = [
     "Expiry",
     "Lengths",
     "Rows",
+    "add_rows",
     "compact",
     "decay_scan",
     "episodic_read",

@@ -7,10 +7,11 @@ from torchcram.ops.records import Rows
 from torchcram.ops.rows import fast, reference
 from torchcram.ops.rows.lengths import Lengths, compact_within, kept
 
-__all__ = ["Lengths", "compact", "gather_rows", "kept", "scatter_rows"]
+__all__ = ["Lengths", "add_rows", "compact", "gather_rows", "kept", "scatter_rows"]
 
 _COMPACT = {"reference": reference.compact, "fast": fast.compact}
 _GATHER = {"reference": reference.gather_rows, "fast": fast.gather_rows}
+_ADD = {"reference": reference.add_rows, "fast": fast.add_rows}
 _SCATTER = {"reference": reference.scatter_rows, "fast": fast.scatter_rows}
 
 
@@ -30,3 +31,8 @@ def gather_rows(x: Tensor, rows: Rows) -> Tensor:
 def scatter_rows(values: Tensor, rows: Rows, length: int) -> Tensor:
     """Put values [B, R, ...] at their positions in zeros [B, N, ...]; padded rows are dropped."""
     return choose(_SCATTER)(values, rows, length)
+
+
+def add_rows(x: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    """x [B, N, ...] with values [B, R, ...] added at their positions; padded rows are dropped."""
+    return choose(_ADD)(x, values, rows)

@@ -24,9 +24,12 @@ def gather_rows(x: Tensor, rows: Rows) -> Tensor:
 
 
 def scatter_rows(values: Tensor, rows: Rows, length: int) -> Tensor:
-    out = values.new_zeros(values.shape[0], length, *values.shape[2:])
-    kept = values.masked_fill(~_like(rows.valid, values), 0)
-    return out.scatter_add(1, _like(rows.at, values).expand_as(values), kept)
+    return add_rows(values.new_zeros(values.shape[0], length, *values.shape[2:]), values, rows)
+
+
+def add_rows(x: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    kept = values.to(x.dtype).masked_fill(~_like(rows.valid, values), 0)
+    return x.scatter_add(1, _like(rows.at, values).expand_as(values), kept)
 
 
 def _like(flags: Tensor, x: Tensor) -> Tensor:

@@ -30,3 +30,7 @@ def scatter_rows(values: Tensor, rows: Rows, length: int) -> Tensor:
     for b, r in rows.valid.nonzero().tolist():
         out[b, int(rows.at[b, r])] = values[b, r]
     return out
+
+
+def add_rows(x: Tensor, values: Tensor, rows: Rows) -> Tensor:
+    return x + scatter_rows(values, rows, x.shape[1]).to(x.dtype)
