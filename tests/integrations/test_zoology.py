@@ -111,7 +111,7 @@ def trained() -> tuple[Model, torch.optim.Optimizer, int]:
     """A model that has released its reads; not to be changed."""
     model = Model()
     optimizer = optimizer_of(model)
-    steps = 200
+    steps = 350
     for _ in train(model, optimizer, range(steps)):
         pass
     return model, optimizer, steps

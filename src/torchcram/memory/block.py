@@ -27,6 +27,7 @@ from torchcram.memory.losses import (
     priority_loss,
     routing_losses,
 )
+from torchcram.memory.moments import narrow, wide
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -141,7 +142,7 @@ class Block(nn.Module):
         like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
         width = like.shape[0]
         return BlockState(
-            working=torch.zeros(batch, width, dtype=like.dtype, device=like.device),
+            working=torch.zeros(batch, width, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device),
             prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
             recent=nothing_before(batch, self.episodic.taps) if self.episodic is not None else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
@@ -191,7 +192,7 @@ class Block(nn.Module):
             raise ValueError("policy.keep_all leaves no state to go on from: pass keep_state=False")
         state = self.initial_state(x.shape[0]) if state is None else state
         x = timeline.clean(x)
-        u = self.norm_memory(x)
+        u = narrow(self.norm_memory(x))
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         recalled = self.semantic(u) if self.semantic is not None else None
@@ -224,7 +225,7 @@ class Block(nn.Module):
         else:
             estimate = self.quality.logit(u, recalled)
             quality = torch.sigmoid(estimate.detach())
-        norm = h.detach().square().mean(-1).sqrt()
+        norm = wide(h.detach()).square().mean(-1).sqrt()
         logits = self.router(seen, timeline.log_gap, norm, quality, surprise.detach())
         able = (True, store is not None, recalled is not None)
         hits = guidance.hits if guidance is not None else None

@@ -43,6 +43,12 @@ class RunningMoments(nn.Module):
         self.seen += counts
 
 
+def narrow(x: Tensor) -> Tensor:
+    """As autocast would have it: whoever uses it in products would narrow it anyway, and the others read half."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
 def wide(x: Tensor) -> Tensor:
     """At least float32: sums of squares need it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -33,9 +33,12 @@ class WorkingMemory(nn.Module):
         self.strength = nn.Parameter(torch.sqrt(-torch.expm1(-2 * rate)))
 
     def forward(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D]."""
+        """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D].
+
+        The state is kept in float32 at least: what comes in slowly would be lost in less.
+        """
         entering, drive = self.inward(u).chunk(2, dim=-1)
-        entering = self.strength * entering
+        entering = (self.strength * entering).to(drive.dtype)  # under autocast, no wider than it came
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)
             start, state = decay_scan(

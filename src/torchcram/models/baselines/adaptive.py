@@ -83,7 +83,14 @@ class Boat(nn.Module):
         losses = {}
         if self.training and c.cost:
             losses["cost"] = c.cost * (active * timeline.mask).sum() / Counts.of(timeline.mask, None, None).tokens
-        return Mixed(out, MixerState(cache=found.cache, average=average), chosen, chosen, found.pairs, losses)
+        return Mixed(
+            out,
+            MixerState(cache=found.cache, average=average.to(state.average.dtype)),
+            chosen,
+            chosen,
+            found.pairs,
+            losses,
+        )
 
 
 class Depth(nn.Module):

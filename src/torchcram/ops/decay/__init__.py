@@ -22,6 +22,7 @@ def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Ten
     """Every state of a diagonal linear recurrence whose decay is exact in the time gap.
 
     x [B, N, D], rate [D] ≥ 0, gap [B, N] ≥ 0, reset [B, N] bool (True forgets what came before), initial [B, D].
-    Returns the states [B, N, D] and the last of them [B, D]; differentiable in all but `reset`. N ≥ 1.
+    Returns the states [B, N, D] and, in float32 at least, the last of them [B, D]; differentiable in all but `reset`.
+    N ≥ 1.
     """
     return choose(_FORMS, x)(x, rate, gap, reset, initial)

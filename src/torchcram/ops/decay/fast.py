@@ -10,8 +10,11 @@ _SHORT = 8  # below this many positions a plain loop needs fewer tensor operatio
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-    states: Tensor = _DecayScan.apply(x, rate, gap, reset, initial)  # type: ignore[no-untyped-call]
-    return states, states[:, -1].clone()  # a view would keep every state alive
+    # Narrow inputs (autocast, bfloat16 models) are added up in float32: what decays slowly would be lost otherwise.
+    wide = torch.promote_types(torch.promote_types(x.dtype, rate.dtype), torch.float32)
+    inputs = x.to(wide), rate.to(wide), gap.to(wide), reset, initial.to(wide)
+    states: Tensor = _DecayScan.apply(*inputs)  # type: ignore[no-untyped-call]
+    return states.to(x.dtype), states[:, -1].clone()  # a view would keep every state alive
 
 
 class _DecayScan(torch.autograd.Function):

@@ -21,24 +21,25 @@ _PART = 8 * _STRETCH  # positions, at least
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-    states = scan(x, rate, gap, reset, initial)
-    return states, states[:, -1].clone()  # a view would keep every state alive
+    states, last = scan(x, rate, gap, reset, initial)
+    return states, last
 
 
 # Operators of their own, which torch.compile takes as they are.
 @torch.library.custom_op("torchcram::decay_scan", mutates_args=())
-def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> Tensor:
-    """All states [B, N, D]."""
+def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """All states [B, N, D], and the last of them [B, D] in the precision that it was found in."""
     batch, length, width = x.shape
     x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
     states = torch.empty_like(x)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    last = x.new_empty(batch, width, dtype=wide)
     block, parts, part = _cut(batch, length, width)
     sizes = {"STRETCH": _STRETCH, "BLOCK": block}
     blocks = triton.cdiv(width, block)
     with on_device(x):
         begins = initial.unsqueeze(1)
         if parts > 1:
-            wide = torch.promote_types(x.dtype, torch.float32)
             added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
             ends = (added, left)
             _forward[(batch, blocks, parts)](
@@ -46,25 +47,25 @@ def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -
             )
             _join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
         _forward[(batch, blocks, parts)](
-            x, rate, gap, reset, begins, states, states, states, length, width, part, parts, WHOLE=True, **sizes
+            x, rate, gap, reset, begins, states, last, last, length, width, part, parts, WHOLE=True, **sizes
         )
-    return states
+    return states, last
 
 
 @torch.library.custom_op("torchcram::decay_scan_backward", mutates_args=())
 def scan_backward(
-    grad: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x [B, N, D], of the rate for each row [B, D], and of the initial state [B, D]."""
     batch, length, width = states.shape
-    grad, rate, gap, reset, initial = (y.contiguous() for y in (grad, rate, gap, reset, initial))
+    grad, rate, gap, reset, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, gap, reset, initial))
     grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
     sizes = {"STRETCH": _STRETCH, "BLOCK": block}
     blocks = triton.cdiv(width, block)
     wide = torch.promote_types(grad.dtype, torch.float32)
-    given = grad.new_zeros(batch, 1, width, dtype=wide)
+    given = grad_last.to(wide).contiguous().unsqueeze(1)
     grads = grad_x, grad_rate, grad_initial
     with on_device(grad):
         if parts > 1:
@@ -94,28 +95,29 @@ def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
 
 
 @scan.register_fake
-def _(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(initial.shape, dtype=wide)
 
 
 @scan_backward.register_fake
 def _(
-    grad: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        torch.empty_like(grad, memory_format=torch.contiguous_format),
+        torch.empty_like(states, memory_format=torch.contiguous_format),
         rate.new_empty(initial.shape),
         torch.empty_like(initial, memory_format=torch.contiguous_format),
     )
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
     _, rate, gap, reset, initial = inputs
-    ctx.save_for_backward(output, rate, gap, reset, initial)
+    ctx.save_for_backward(output[0], rate, gap, reset, initial)
 
 
-def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    grad_x, grad_rate, grad_initial = scan_backward(grad, *ctx.saved_tensors)
+def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
+    grad_x, grad_rate, grad_initial = scan_backward(grad, grad_last, *ctx.saved_tensors)
     return grad_x, grad_rate.sum(0), None, None, grad_initial
 
 
@@ -155,7 +157,10 @@ def _forward(
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves."""
+    """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves.
+
+    WHOLE, what the last part comes to goes to ADDED [B, D].
+    """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
@@ -182,7 +187,9 @@ def _forward(
         else:
             remains *= tl.sum(tl.where(place[:, None] == STRETCH - 1, left, 0.0), 0)
         carried = tl.sum(tl.where(place[:, None] == STRETCH - 1, states, 0.0), 0)
-    if not WHOLE:
+    if WHOLE:
+        tl.store(ADDED + row * width + channel, carried, mask=known & (number == parts - 1))
+    else:
         tl.store(ADDED + own, carried, mask=known)
         tl.store(LEFT + own, remains, mask=known)
 

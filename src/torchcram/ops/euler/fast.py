@@ -8,7 +8,9 @@ from torch.autograd.function import once_differentiable
 
 
 def euler_steps(h: Tensor, drive: Tensor, gate: Tensor, weight: Tensor, steps: int) -> Tensor:
-    out: Tensor = _EulerSteps.apply(h, drive, gate, weight, steps)  # type: ignore[no-untyped-call]
+    with torch.autocast(h.device.type, enabled=False):  # all is as wide as h
+        others = (x.to(h.dtype) for x in (drive, gate, weight))
+        out: Tensor = _EulerSteps.apply(h, *others, steps)  # type: ignore[no-untyped-call]
     return out
 
 
