@@ -185,6 +185,19 @@ def test_layer_example_runs():
     assert names["later"].x.shape == (2, 5, 256)
 
 
+def test_decoding_example_runs():
+    import torch
+
+    from torchcram import Cram, CramConfig
+
+    text = (ROOT / "docs" / "usage.md").read_text()
+    code = re.search(r"For a loop of your own.*?```python\n(.*?)```", text, re.DOTALL).group(1)
+    model = Cram(CramConfig.preset("tiny", vocabulary=16)).eval()
+    names = {"model": model, "prompt": torch.randint(16, (2, 5)), "token": torch.tensor([1, 2])}
+    exec(compile(code, "docs/usage.md", "exec"), names)
+    assert names["predictions"]["tokens"].shape == (2, 16)
+
+
 def test_readme_shows_both_commands():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
