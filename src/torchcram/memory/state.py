@@ -83,6 +83,15 @@ class Slotted(TensorTree):
         """S, the places there are now."""
         return self.position.shape[1]
 
+    def in_order(self) -> Self:
+        """The same in the order of writing, empty places last."""
+        order = torch.where(self.position < 0, torch.iinfo(torch.int64).max, self.position).argsort(dim=1)
+
+        def sort(x: Tensor) -> Tensor:
+            return x.gather(1, order.view(*order.shape, *(1,) * (x.dim() - 2)).expand_as(x))
+
+        return self.map(sort)
+
     def widen(self, slots: int) -> Self:
         """The same with at least `slots` places, the added ones empty."""
         extra = slots - self.slots

@@ -7,7 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from torchcram.memory import EPISODIC, BlockState, CramState, RoutingPolicy, Timeline
+from torchcram.ledger import Ledger
+from torchcram.memory import BlockOutput, BlockState, CramState, RoutingPolicy, Timeline
 from torchcram.models.cram import Cram
 from torchcram.models.inputs import Batch, Inputs, arrange
 
@@ -25,7 +26,7 @@ class Decoder:
 
     def __init__(self, model: Cram, state: CramState | None = None, *, batch: int | None = None) -> None:
         """From a state, or from the beginning of `batch` sequences."""
-        if model.config.episodic.slots is None or any(block.index is not None for block in model.blocks):
+        if not self.suits(model):
             raise ValueError("a Decoder is for models with bounded buffers and without a contradiction index")
         if model.training:
             raise ValueError("the model is in training mode; call model.eval() first")
@@ -36,11 +37,17 @@ class Decoder:
         self.model = model
         self.state = self._roomy(given)
         """Where the sequences stand; the next step changes it."""
-        self.reads = torch.zeros(model.config.layers, dtype=torch.int64, device=given.position.device)
-        """[L]: reads that were executed, of all sequences so far."""
+        layers = model.config.layers
+        self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
+        """Real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
         self._inputs: Batch | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._predictions: dict[str, Tensor] = {}
+
+    @staticmethod
+    def suits(model: Cram) -> bool:
+        """Whether there can be a decoder for the model."""
+        return model.config.episodic.slots is not None and all(block.index is None for block in model.blocks)
 
     @torch.no_grad()
     def step(self, inputs: Inputs, dt: Tensor | None = None, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -67,22 +74,49 @@ class Decoder:
             raise ValueError(f"inputs are of {len(batch.dt)} sequences, the state of {len(self.state.position)}")
         return self._replay(batch) if like.is_cuda else self._advance(batch)
 
+    def snapshot(self) -> CramState:
+        """A copy of the state, as the model itself would have left it: events in the order of writing."""
+
+        def sort(layer: BlockState) -> BlockState:
+            if layer.episodic is None:
+                return layer
+            return dataclasses.replace(layer, episodic=layer.episodic.in_order())
+
+        return dataclasses.replace(self.state, layers=tuple(map(sort, self.state.layers))).map(Tensor.clone)
+
+    def ledger(self) -> Ledger:
+        """What all steps so far have executed."""
+        every = self._counts.tolist()
+        layers = self.model.config.layers
+        reads, pairs, writes = (tuple(every[3 + i * layers : 3 + (i + 1) * layers]) for i in range(3))
+        return Ledger(
+            training=False,
+            positions=every[0],
+            positions_reading=every[1],
+            layer_read_counts=reads,
+            audit_counts=(0,) * layers,
+            pair_counts=pairs,
+            write_counts=writes,
+            compared_count=0,
+            dense_pairs=every[2],
+            buffers=len(self.model.config.episodic_layers),
+        )
+
     def _advance(self, batch: Batch) -> dict[str, Tensor]:
         model, state = self.model, self.state
         timeline = Timeline.single(batch.dt, batch.mask, state.position, state.time, model.config.time_unit)
         x = model.encoder(batch)
-        reads = []
+        layers: list[BlockOutput] = []
         policy = RoutingPolicy()
         for block, memory in zip(model.blocks, state.layers, strict=True):
-            layer = block(x, timeline, memory, policy, in_place=True)
-            x = layer.x
-            reads.append((layer.decision.actions == EPISODIC).sum())
+            layers.append(block(x, timeline, memory, policy, in_place=True))
+            x = layers[-1].x
         predictions, pooled = model.heads(model.norm(x), timeline, state.pooled)
         state.position.copy_(timeline.position[:, -1])
         state.time.copy_(timeline.time[:, -1])
         if state.pooled is not None and pooled is not None:
             state.pooled.copy_(pooled)
-        self.reads += torch.stack(reads)
+        self._counts += _counts(timeline, layers)
         return {name: x.squeeze(1) if x.dim() == 3 else x for name, x in predictions.items()}
 
     def _replay(self, batch: Batch) -> dict[str, Tensor]:
@@ -106,7 +140,7 @@ class Decoder:
             mask=None if batch.mask is None else batch.mask.clone(),
             start=None,
         )
-        before, reads = self.state.map(Tensor.clone), self.reads.clone()
+        before, counts = self.state.map(Tensor.clone), self._counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -119,7 +153,7 @@ class Decoder:
         # Recording does not run anything, but warming up did.
         for (_, now), (_, then) in zip(self.state.named_tensors(), before.named_tensors(), strict=True):
             now.copy_(then)
-        self.reads.copy_(reads)
+        self._counts.copy_(counts)
 
     def _roomy(self, state: CramState) -> CramState:
         """A copy with all slots."""
@@ -132,6 +166,17 @@ class Decoder:
             return dataclasses.replace(layer, episodic=layer.episodic.widen(slots))
 
         return dataclasses.replace(state, layers=tuple(map(widen, state.layers))).map(Tensor.clone)
+
+
+def _counts(timeline: Timeline, layers: list[BlockOutput]) -> Tensor:
+    """What one step adds to `Decoder._counts`."""
+    mask, nothing = timeline.mask, timeline.position.new_zeros(())
+    reads = torch.stack([layer.reads & mask for layer in layers])
+    dense = ((timeline.position[:, :-1] + 1) * mask).sum()
+    pairs = [nothing if layer.pairs is None else layer.pairs.sum() for layer in layers]
+    writes = torch.stack([layer.writes for layer in layers])
+    whole = torch.stack([mask.sum(), reads.any(0).sum(), dense])
+    return torch.cat([whole, reads.sum((1, 2)), torch.stack(pairs), writes.sum((1, 2))])
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from torchcram.ledger import Ledger
-from torchcram.memory.state import SequenceState
+from torchcram.memory.state import CramState, SequenceState
 
 if TYPE_CHECKING:
+    from torchcram.models.decoder import Decoder
     from torchcram.models.sequence import SequenceModel, SequenceOutput
+
+
+_FEW = 16  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,24 +77,59 @@ def generate(
             raise ValueError("a prompt is all padding; each needs at least one real token")
         ledger = out.ledger()
         logits = _last_real(out, head[0])
-        going = torch.ones(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
-        gap = torch.full((tokens.shape[0], 1), step_dt, device=tokens.device)
+        going = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+        gap = torch.full((tokens.shape[0],), step_dt, device=tokens.device)
+        walk = _walk(model, out.state, steps)
         added = []
         for step in range(steps):
-            token = _sample(logits, temperature, top_k, top_p, generator).unsqueeze(1)
+            token = _sample(logits, temperature, top_k, top_p, generator)
             if stop is not None:
                 token = torch.where(going, token, stop)
             added.append(token)
             if step + 1 == steps:
                 break
             going = going & (token != stop) if stop is not None else going
-            out = model(token, dt=gap, mask=going, state=out.state)
-            ledger = ledger + out.ledger()
-            logits = out.predictions[head[0]][:, -1]
+            logits = walk.step(token, gap, going)[head[0]]
+        executed = walk.ledger()
+        ledger = ledger if executed is None else ledger + executed
     finally:
         model.train(was_training)
-    assert out.state is not None
-    return Generation(tokens=torch.cat(added, dim=1), state=out.state, ledger=ledger)
+    return Generation(tokens=torch.stack(added, dim=1), state=walk.snapshot(), ledger=ledger)
+
+
+class _Calls:
+    """A call of the model for each position: for models that a `Decoder` does not suit."""
+
+    def __init__(self, model: SequenceModel[Any, Any], state: SequenceState) -> None:
+        self.model, self.state = model, state
+        self._ledger: Ledger | None = None
+
+    def step(self, token: Tensor, dt: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Predictions [B, size] after one more token [B]."""
+        out = self.model(token.unsqueeze(1), dt=dt.unsqueeze(1), mask=mask.unsqueeze(1), state=self.state)
+        self.state = out.state
+        self._ledger = out.ledger() if self._ledger is None else self._ledger + out.ledger()
+        return {name: x[:, -1] for name, x in out.predictions.items()}
+
+    def ledger(self) -> Ledger | None:
+        """What was executed, if anything was."""
+        return self._ledger
+
+    def snapshot(self) -> SequenceState:
+        """Where the sequences stand."""
+        return self.state
+
+
+def _walk(model: SequenceModel[Any, Any], state: SequenceState, steps: int) -> _Calls | Decoder:
+    """Whatever goes on from a state by one position at a time."""
+    from torchcram.models.cram import Cram
+    from torchcram.models.decoder import Decoder
+
+    # On a GPU a decoder records its step first, which takes the time of several.
+    few = model.norm.weight.is_cuda and steps <= _FEW
+    if isinstance(model, Cram) and isinstance(state, CramState) and Decoder.suits(model) and not few:
+        return Decoder(model, state)
+    return _Calls(model, state)
 
 
 def _token_head(model: SequenceModel[Any, Any]) -> tuple[str, int]:
