@@ -286,6 +286,34 @@ def whole(
 
 
 @bench.command()
+def kernels(
+    lengths: Annotated[str, typer.Option(help="Positions of a sequence, separated by commas.")] = "2048,32768",
+    tokens: Annotated[int, typer.Option(min=1, help="Positions in all, or of one longer sequence.")] = 65_536,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    json: JsonFile = None,
+) -> None:
+    """Single operations, checked and timed: the scan, expiry, and the read against dense attention."""
+    import torch
+
+    from torchcram import results
+    from torchcram.bench.kernels import Size, run
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import machine, numbers, prepare
+    from torchcram.cli.tables import show_row
+
+    with told():
+        prepare(device)
+        size = Size(tokens=tokens, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
+        rows = []
+        for row in run(size, numbers("--lengths", lengths), device):
+            if str(json) != "-":
+                show_row(row)
+            rows.append(row)
+        if json is not None:
+            results.write(json, name="bench-kernels", rows=rows, seeds=[0], machine=machine(device))
+
+
+@bench.command()
 def decode(
     lengths: Annotated[str, typer.Option(help="Positions of a context, separated by commas.")] = "2048,131072",
     batches: Annotated[str, typer.Option(help="Sequences at once, likewise.")] = "1,32",

@@ -158,11 +158,11 @@ class EpisodicMemory(nn.Module):
             strength, listed = written.priority, events
             most = torch.zeros((), dtype=torch.int64, device=u.device)
         else:
-            useful = _useful(events.expires[:, held:], readers, keep=keep)
-            most = useful.sum(1).amax()
-            new = compact(useful, room)
+            wanted = useful(events.expires[:, held:], readers, keep=keep)
+            most = wanted.sum(1).amax()
+            new = compact(wanted, room)
             if new.at.shape[1] == 0:
-                new = compact(useful, 1)  # a list of nothing but padding, so that there is something to gather from
+                new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
             picked = gather_rows(u, new)
             own = torch.arange(held, device=u.device).expand(len(u), held)
             number = torch.cat([own, held + new.at], dim=1)
@@ -306,14 +306,14 @@ def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
     return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])
 
 
-def _useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
+def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
     """[B, N] bool: new events that a later reader finds before they expire [B, N]; with `keep`, those that stay too."""
     length = readers.shape[1]
     here = torch.arange(length, device=readers.device)
     reader = torch.where(readers, here, length).flip(1).cummin(1).values.flip(1)
     following = nn.functional.pad(reader[:, 1:], (0, 1), value=length)
-    useful = (following <= expires) & (following < length)
-    return useful | (expires >= length) if keep else useful
+    read = (following <= expires) & (following < length)
+    return read | (expires >= length) if keep else read
 
 
 def _pointed_at(pointer: Pointer, rows: Rows, written: Written) -> Tensor:

@@ -1,0 +1,182 @@
+"""Single operations: right first, then timed, against dense attention or a plain copy of the same bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, wait_for
+from torchcram.memory.episodic import useful
+from torchcram.ops import Events, compact, decay_scan, episodic_read, expiry, gather_rows, use
+from torchcram.results import Row
+
+_LIMITS = {torch.float32: 1e-3, torch.bfloat16: 2e-2}  # relative error against float64: tf32 products, bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What is timed."""
+
+    tokens: int = 65_536
+    heads: int = 8
+    head: int = 64
+    """Size of a head."""
+    slots: int | None = 512
+    reads: float = 0.015
+    dtype: torch.dtype = torch.bfloat16
+    repeats: int = 25
+
+
+def run(size: Size, lengths: list[int], device: str) -> Iterator[Row]:
+    """The scan, expiry and the read at each length."""
+    place = torch.device(device)
+    bandwidth = copy_bandwidth(place)
+    for length in lengths:
+        yield from _scans(size, length, place, bandwidth)
+        yield _expiries(size, length, place)
+        for slots in dict.fromkeys((size.slots, None)):
+            yield from _reads(size, length, slots, place)
+
+
+def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> Iterator[Row]:
+    batch, width = max(1, size.tokens // length), size.heads * size.head
+    x = torch.randn(batch, length, width, device=device).to(size.dtype).requires_grad_()
+    rate = torch.rand(width, device=device).requires_grad_()
+    gap, reset = torch.rand(batch, length, device=device), torch.zeros(batch, length, dtype=torch.bool, device=device)
+    initial = torch.zeros(batch, width, device=device)
+    grad = torch.randn_like(x)
+
+    def scan(*given: Tensor) -> Tensor:
+        return decay_scan(given[0], given[1], gap.to(given[1].dtype), reset, initial.to(given[1].dtype))[0]
+
+    _check("scan", scan, [x, rate], grad, size.dtype)
+    bytes_moved = x.numel() * x.element_size()
+    with torch.no_grad():
+        (forward,) = in_turns(_waiting(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
+    states = scan(x, rate)
+    backward = _backward_time(states, [x, rate], grad, size.repeats, device)
+    # Forward: x in, states out. Backward: gradient and states in, gradient out.
+    for what, seconds, tensors in (("scan, forward", forward, 2), ("scan, backward", backward, 3)):
+        yield {
+            "what": what,
+            "length": length,
+            "batch": batch,
+            "width": width,
+            "dtype": str(size.dtype).removeprefix("torch."),
+            "ours_ms": 1000 * seconds,
+            "share_of_bandwidth": tensors * bytes_moved / seconds / bandwidth,
+        }
+
+
+def _expiries(size: Size, length: int, device: torch.device) -> Row:
+    batch = max(1, size.tokens // length)
+    priority, mask, none, held = _stream(batch, length, device)
+    (seconds,) = in_turns(
+        _waiting(lambda: expiry(priority, mask, ~mask, none, *held, size.slots), device),
+        repeats=size.repeats,
+        warm_up=3,
+    )
+    return {"what": "expiry", "length": length, "batch": batch, "slots": size.slots, "ours_ms": 1000 * seconds}
+
+
+def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> Iterator[Row]:
+    """The read of some rows over what they can read, against causal attention of all rows."""
+    batch, heads, head = max(1, size.tokens // length), size.heads, size.head
+    priority, mask, position, held = _stream(batch, length, device)
+    fate = expiry(priority, mask, ~mask, position, *held, slots)
+    chosen = torch.rand(batch, length, device=device) < size.reads
+    rows, listed = compact(chosen), compact(useful(fate.expires, chosen, keep=False))
+    time = torch.rand(batch, length, dtype=torch.float64, device=device).cumsum(1)
+    written, expires = (x.masked_fill(~listed.valid, length) for x in (listed.at, gather_rows(fate.expires, listed)))
+    events = Events(written, expires, gather_rows(time, listed))
+    row_time = gather_rows(time, rows)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device).to(size.dtype).requires_grad_()
+
+    query = normal(batch, rows.at.shape[1], heads, head)
+    key, value = (normal(batch, listed.at.shape[1], heads, head) for _ in range(2))
+    strength = nn.functional.logsigmoid(gather_rows(priority, listed)).requires_grad_()
+    recency = torch.zeros(heads, device=device).requires_grad_()
+    ours = [query, key, value, strength, recency]
+    grad = torch.randn_like(query)
+
+    def read(*given: Tensor) -> Tensor:
+        return episodic_read(*given, rows, row_time, events).value  # type: ignore[call-arg, arg-type]
+
+    _check("read", read, ours, grad, size.dtype)
+    dense = [normal(batch, heads, length, head) for _ in range(3)]
+    dense_grad = torch.randn_like(dense[0])
+
+    def attention() -> Tensor:
+        q, k, v = dense
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def both(run: Callable[[], Tensor], grad: Tensor) -> None:
+        torch.autograd.backward(run(), grad)
+
+    pairs = {
+        "read, forward": (lambda: read(*ours), attention),
+        "read, forward and backward": (lambda: both(lambda: read(*ours), grad), lambda: both(attention, dense_grad)),
+    }
+    for what, (mine, theirs) in pairs.items():
+        with torch.set_grad_enabled(what != "read, forward"):
+            kind, best = at_best(_waiting(theirs, device), device)
+            yield compare(
+                what,
+                _waiting(mine, device),
+                best,
+                against=f"causal attention of all rows, {kind}",
+                length=length,
+                repeats=size.repeats,
+                batch=batch,
+                slots="all" if slots is None else slots,
+                reads=size.reads,
+                rows=rows.at.shape[1],
+                events=listed.at.shape[1],
+                dtype=str(size.dtype).removeprefix("torch."),
+            )
+
+
+def _stream(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Priorities, mask and positions of events, and a buffer with nothing in it."""
+    priority = torch.randn(batch, length, device=device)
+    mask = torch.ones(batch, length, dtype=torch.bool, device=device)
+    position = torch.arange(length, device=device).expand(batch, length)
+    return priority, mask, position, (priority[:, :0], position[:, :0])
+
+
+def _check(what: str, run: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor, dtype: torch.dtype) -> None:
+    """No timing of a wrong result: output and gradients against the fast form in float64."""
+    found = [run(*inputs)]
+    found += torch.autograd.grad(found[0], inputs, grad)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    with use("fast"):
+        expected = [run(*exact)]
+        expected += torch.autograd.grad(expected[0], exact, grad.double())
+    for number, (mine, true) in enumerate(zip(found, expected, strict=True)):
+        error = float(((mine.double() - true).norm() / true.norm().clamp_min(1e-30)).detach())
+        # A gradient that is one number a head or channel is what is left of thousands that nearly cancel.
+        limit = _LIMITS[dtype] * (1 if mine.dim() > 1 else 10)
+        if not error < limit or math.isnan(error):
+            raise RuntimeError(f"{what}: result {number} is off by {error:.1e} from float64; nothing was timed")
+
+
+def _backward_time(out: Tensor, inputs: list[Tensor], grad: Tensor, repeats: int, device: torch.device) -> float:
+    def backward() -> None:
+        torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+    (seconds,) = in_turns(_waiting(backward, device), repeats=repeats, warm_up=5)
+    return seconds
+
+
+def _waiting(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    def inside() -> None:
+        run()
+        wait_for(device)
+
+    return inside
