@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from tests.report.runs import STORY, write
-from torchcram import Cram, __version__
+from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
 
@@ -317,3 +317,18 @@ def test_report_needs_runs(tmp_path):
     assert done.exit_code == 1
     assert "is not a run folder: it has no config.json" in done.stderr
     assert not (tmp_path / "page.html").exists()
+
+
+def test_collect_puts_result_files_together(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        results.write(tmp_path / f"{name}.json", name=name, rows=[{"model": name, "seed": seed}], seeds=[seed])
+    parts = [f"final={tmp_path / 'a.json'}", f"rate={tmp_path / 'b.json'}"]
+    out = tmp_path / "both.json"
+    found = CliRunner().invoke(app, ["collect", *parts, "--out", str(out), "--setting", "Few steps."])
+    assert found.exit_code == 0, found.output
+    data = results.read(out)
+    assert (data["name"], data["setting"], data["seeds"]) == ("both", "Few steps.", [0, 1])
+    assert [(row["what"], row["model"]) for row in data["rows"]] == [("final", "a"), ("rate", "b")]
+    found = CliRunner().invoke(app, ["collect", "a.json", "--out", str(out), "--setting", ""])
+    assert found.exit_code != 0
+    assert "what=FILE" in found.output

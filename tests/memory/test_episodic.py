@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchcram import Cram, CramConfig
 from torchcram.config import EpisodicConfig
-from torchcram.memory import EpisodicMemory, EpisodicState, Timeline
+from torchcram.memory import EpisodicMemory, EpisodicState, RoutingPolicy, Timeline
 from torchcram.memory.episodic import Reading, Written, smooth
 from torchcram.ops import Rows, compact
 
@@ -332,3 +333,22 @@ def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packe
         for row in range(2):
             new = listed.number[row][listed.valid[row]][written.held :]
             assert (new - written.held).tolist() == wanted[row, written.held :].nonzero().flatten().tolist()
+
+
+def test_witnesses_that_do_not_read_see_all_that_they_could():
+    """Without audits, an index still learns from what a read of its witnesses would rest on."""
+    torch.manual_seed(0)
+    config = CramConfig.preset("tiny", vocabulary=16).override({"contradiction.rank": 8, "episodic.slots": 16})
+    model = Cram(config).double().train()
+    tokens, nobody = torch.randint(16, (2, 64)), torch.full((2, 64, config.layers), 2)
+    policy = RoutingPolicy(actions=nobody, answered=torch.ones(2, 64, dtype=torch.bool))
+    layer = model(tokens, policy=policy, keep_state=False).layers[0]
+    witnesses = layer.guidance.witnesses
+    assert witnesses.valid.any()
+    assert not layer.reads.any()
+    assert not layer.audits.any()
+    at = witnesses.at
+    events = layer.reading.listed.events
+    seen = ((events.written[:, None] < at[..., None]) & (at[..., None] <= events.expires[:, None])).sum(2)
+    # A buffer of 16 slots is full from the 16th position on: so many events each of them can read.
+    assert torch.equal(seen[witnesses.valid], at.clamp_max(16)[witnesses.valid])

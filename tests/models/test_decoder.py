@@ -22,11 +22,12 @@ CASES = {
 }
 
 
-def make(case: str = "plain", seed: int = 0) -> Cram:
+def make(case: str = "plain", seed: int = 0, slots: int | None = None) -> Cram:
     """A model whose tokens differ in what they do."""
     config = CramConfig.preset("tiny", vocabulary=16).override(
         {"block.width": 16, "episodic.heads": 2, "episodic.slots": 8, "contradiction.rank": 0, **CASES[case]}
     )
+    config = config if slots is None else config.override({"episodic.slots": slots})
     torch.manual_seed(seed)
     model = Cram(config).double()
     with torch.no_grad():
@@ -52,11 +53,9 @@ def test_steps_give_what_the_whole_gives(case, prompt, events):
         assert 0 < whole.layers[0].writes.double().mean() < 1, "some are kept out"
     begun = model(tokens[:, :prompt], dt=dt[:, :prompt]).state if prompt else None
     decoder = Decoder(model, begun) if prompt else Decoder(model, batch=3)
-    before = decoder.state
     for t in range(prompt, LENGTH):
         found = decoder.step(tokens[:, t], dt[:, t])
         torch.testing.assert_close(found["tokens"], whole.predictions["tokens"][:, t])
-    assert decoder.state is before
     assert_same_state(decoder.snapshot(), whole.state, rtol=1e-9)
     total = decoder.ledger()
     if prompt:
@@ -88,11 +87,65 @@ def test_states_are_copied_and_memory_does_not_grow(events):
     begun = model(tokens, dt=dt.double()).state
     kept = begun.map(torch.clone)
     decoder = Decoder(model, begun)
-    size = decoder.state.nbytes
+    now, size = decoder.state, decoder.state.nbytes
     for t in range(40):
         decoder.step(tokens[:, t])
+    assert decoder.state is now
     assert decoder.state.nbytes == size
     assert_same_state(begun, kept, rtol=0)
+    assert not any(x.requires_grad for _, x in (*decoder.state.named_tensors(), *decoder.snapshot().named_tensors()))
+
+
+@torch.no_grad()
+def test_room_is_made_as_it_is_needed(events):
+    """On a CPU: a large buffer that holds little takes little memory."""
+    model = make("a buffer that never fills", slots=300)
+    tokens, dt = events(2, 200, seed=2)
+    decoder, whole = Decoder(model, batch=2), model(tokens, dt=dt.double())
+    sizes = set()
+    for t in range(200):
+        found = decoder.step(tokens[:, t], dt[:, t].double())
+        torch.testing.assert_close(found["tokens"], whole.predictions["tokens"][:, t])
+        sizes.add(decoder.state.layers[0].episodic.slots)
+    assert sorted(sizes) == [64, 128, 256]
+    assert decoder.snapshot().layers[0].episodic.slots == whole.state.layers[0].episodic.slots == 200
+    assert_same_state(decoder.snapshot(), whole.state, rtol=1e-9)
+
+
+@torch.no_grad()
+def test_in_bfloat16_a_step_is_as_exact_as_a_call(events):
+    exact = make()
+    model = make().to(torch.bfloat16)
+    tokens, dt = events(2, 40, seed=2)
+    states = [model(tokens, dt=dt).state, exact(tokens, dt=dt.double()).state]
+    decoder = Decoder(model, states[0])
+    for t in range(10):
+        mine = decoder.step(tokens[:, t])["tokens"].double()
+        call = model(tokens[:, t : t + 1], state=states[0])
+        states[0] = call.state
+        theirs = call.predictions["tokens"][:, -1].double()
+        assert (mine - theirs).norm() < 0.02 * theirs.norm()
+        mine.zero_()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("autocast", [False, True])
+@torch.no_grad()
+def test_a_recorded_step_is_the_step(autocast, events):
+    """On a GPU, from a state, with sequences that are left out, and under autocast, entered anew for each step."""
+    model = make().float().cuda()
+    tokens, dt = (x.cuda() for x in events(3, 60, seed=2))
+    state = model(tokens[:, :20], dt=dt[:, :20]).state
+    decoder = Decoder(model, state)
+    for t in range(20, 60):
+        mask = torch.tensor([True, t % 3 > 0, t % 2 > 0], device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            found = decoder.step(tokens[:, t], dt[:, t], mask)["tokens"].float()
+            out = model(tokens[:, t : t + 1], dt=dt[:, t : t + 1], mask=mask.unsqueeze(1), state=state)
+        state = out.state
+        torch.cuda.empty_cache()
+        expected = out.predictions["tokens"][:, -1].float()
+        assert (found - expected).norm() < (0.1 if autocast else 1e-4) * expected.norm(), t
 
 
 def test_what_a_decoder_is_not_for():
@@ -107,6 +160,9 @@ def test_what_a_decoder_is_not_for():
         Decoder(Cram(model.config.override({"contradiction.rank": 4})).eval(), batch=1)
     with pytest.raises(ValueError, match="inputs are of 2 sequences, the state of 1"):
         Decoder(model, batch=1).step(torch.zeros(2, dtype=torch.int64))
+    other = Cram(model.config.override({"working.steps": 1})).eval().double()
+    with pytest.raises(ValueError, match="state"):
+        Decoder(model, other.initial_state(1))
     block = model.blocks[0]
     with pytest.raises(ValueError, match="in_place is for one position"):
         block(torch.zeros(1, 2, 16).double(), Timeline.build(torch.ones(1, 2)), block.initial_state(1), in_place=True)

@@ -89,7 +89,10 @@ def test_room_that_is_asked_for_by_name():
             rooms.append(call.room("rows", most=100, usual=25))
             call.need("rows", torch.tensor(count))
         rooms.append(lengths.fit(lengths.needed.tolist()))
-    assert rooms == [25, True, 25, False, 80, True]
+    assert rooms == [25, True, 16, False, 80, True], "what was guessed is set right by the first call"
     assert kept() is None
     with lengths.kept():
         assert kept().room("rows", most=40, usual=25) == 40, "no list is longer than its sequence"
+        for count in (30, 90, 10):
+            kept().need("rows", torch.tensor(count))
+    assert lengths.needed.tolist() == [90], "of several lists of that name, the longest"

@@ -18,7 +18,7 @@ from torchcram.config import (
     WorkingConfig,
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written, nothing_before, smooth
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written, most, nothing_before, smooth
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -183,7 +183,7 @@ class Block(nn.Module):
                 f"x has shape {tuple(x.shape)}; expected {(*timeline.mask.shape, width)}, as the timeline is"
             )
         if in_place and (
-            self.training or state is None or x.shape[1] != 1 or policy.keep_all or self.index is not None
+            self.training or state is None or x.shape[1] != 1 or policy.keep_all or self.router.on_hit is not None
         ):
             raise ValueError(
                 "in_place is for one position of each sequence, from a state, at evaluation, without an index"
@@ -209,7 +209,7 @@ class Block(nn.Module):
         store: _Store | Slots | None = None
         if self.episodic is not None and state.episodic is not None:
             if in_place:
-                store = Slots.open(self.episodic, seen, h, timeline, state.episodic, guidance)
+                store = Slots.open(self.episodic, seen, h, timeline, state.episodic)
             else:
                 store = _Store.open(
                     self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all
@@ -219,7 +219,7 @@ class Block(nn.Module):
         if self.quality is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
-            reading = store.read(timeline.mask, None, room, all_of_it=True, keep=keep_state)
+            reading = store.read(timeline.mask, None, None, room, keep=keep_state)
             true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
@@ -240,8 +240,13 @@ class Block(nn.Module):
             reads, audits = timeline.mask, torch.zeros_like(audits)
         elif store is not None:
             pointer = guidance.pointer if guidance is not None else None
-            all_of_it = policy.reads == "dense"
-            reading = store.read(reads | audits, pointer, room, all_of_it=all_of_it, keep=keep_state)
+            readers = None
+            if policy.reads != "dense":
+                readers = reads | audits
+                if guidance is not None and guidance.witnesses is not None:
+                    # They may be told what a read of theirs would rest on without ever reading.
+                    readers = readers | scatter_rows(guidance.witnesses.valid, guidance.witnesses, x.shape[1])
+            reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
@@ -316,9 +321,7 @@ class Block(nn.Module):
             evidence=store.evidence(guidance, reading, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
-            needed=torch.stack([(reads | audits).sum(1).amax(), reading.listed.useful])
-            if reading is not None
-            else None,
+            needed=torch.stack([most(reads | audits), reading.listed.useful]) if reading is not None else None,
         )
 
     def compile_parts(self) -> None:
@@ -420,13 +423,13 @@ class _Store:
         return self.written.admitted
 
     def read(
-        self, chosen: Tensor, pointer: Pointer | None, room: Room | None, *, all_of_it: bool, keep: bool
+        self, chosen: Tensor, readers: Tensor | None, pointer: Pointer | None, room: Room | None, *, keep: bool
     ) -> Reading:
         """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
 
-        all_of_it: nearly all read, so it does not pay to pick what they can; keep: the buffer will be kept.
+        readers: whoever may ask what is there, and more; None: nearly all, so it does not pay to pick what they can
+        read. keep: the buffer will be kept.
         """
-        readers = None if all_of_it else chosen
         rows = compact(chosen, room.rows if room is not None else None)
         events = room.events if room is not None else None
         listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep, room=events)

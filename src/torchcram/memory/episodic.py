@@ -156,10 +156,10 @@ class EpisodicMemory(nn.Module):
             new, picked, number = None, u, torch.arange(written.position.shape[1], device=u.device)
             number, valid = number.expand_as(written.position), torch.ones_like(written.known)
             strength, listed = written.priority, events
-            most = torch.zeros((), dtype=torch.int64, device=u.device)
+            longest = torch.zeros((), dtype=torch.int64, device=u.device)
         else:
             wanted = useful(events.expires[:, held:], readers, keep=keep)
-            most = wanted.sum(1).amax()
+            longest = most(wanted)
             new = compact(wanted, room)
             if new.at.shape[1] == 0:
                 new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
@@ -179,7 +179,7 @@ class EpisodicMemory(nn.Module):
             value=_append(state.value, value),
             strength=nn.functional.logsigmoid(strength),
             events=listed,
-            useful=most,
+            useful=longest,
         )
 
     def read(
@@ -304,6 +304,11 @@ def nothing_before(batch: int, taps: Tensor | None) -> Tensor | None:
 def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
     """A short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D], taps [W, D]."""
     return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])
+
+
+def most(chosen: Tensor) -> Tensor:
+    """[]: how many are chosen [B, N] in the sequence that has most."""
+    return nn.functional.pad(chosen.sum(1), (0, 1)).amax()  # of no sequences, none
 
 
 def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:

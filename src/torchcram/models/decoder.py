@@ -12,6 +12,8 @@ from torchcram.memory import BlockOutput, BlockState, CramState, RoutingPolicy, 
 from torchcram.models.cram import Cram
 from torchcram.models.inputs import Batch, Inputs, arrange
 
+_LEAST = 64  # slots to begin with
+
 
 class Decoder:
     """Feeds a model one position of each sequence at a time.
@@ -20,8 +22,9 @@ class Decoder:
         decoder = Decoder(model, prompt.state)
         predictions = decoder.step(prompt.logits[:, -1].argmax(-1))
 
-    The state is a copy that every step changes in place, with all the slots there can be: so memory, and the time of a
-    step, do not depend on how much has been seen. On a GPU a step is recorded once and then replayed.
+    The state is a copy that every step changes in place: so memory and the time of a step do not grow with what has
+    been seen, once buffers are full. On a GPU it has all slots from the start, and a step is recorded once and then
+    replayed; it scores the slots of all sequences, also of those that do not read.
     """
 
     def __init__(self, model: Cram, state: CramState | None = None, *, batch: int | None = None) -> None:
@@ -32,10 +35,9 @@ class Decoder:
             raise ValueError("the model is in training mode; call model.eval() first")
         if (state is None) == (batch is None):
             raise ValueError("give either a state to go on from, or how many sequences begin")
-        given = model.initial_state(batch) if batch is not None else state
-        assert given is not None
+        given = model.fitting(state, len(state.position)) if state is not None else model.initial_state(batch or 0)
         self.model = model
-        self.state = self._roomy(given)
+        self.state = self._roomy(given, given.position.device.type == "cuda")
         """Where the sequences stand; the next step changes it."""
         layers = model.config.layers
         self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
@@ -57,8 +59,11 @@ class Decoder:
         where it is. On a GPU the next step overwrites what this one returns.
         """
         like = self.model.norm.weight
-        named = isinstance(inputs, dict)
-        single = {name: x.unsqueeze(1) for name, x in inputs.items()} if named else inputs.unsqueeze(1)  # type: ignore
+        single: Inputs
+        if isinstance(inputs, Tensor):
+            single = inputs.unsqueeze(1)
+        else:
+            single = {name: x.unsqueeze(1) for name, x in inputs.items()}
         batch = arrange(
             self.model.config.inputs,
             single,
@@ -72,20 +77,26 @@ class Decoder:
         )
         if len(batch.dt) != len(self.state.position):
             raise ValueError(f"inputs are of {len(batch.dt)} sequences, the state of {len(self.state.position)}")
-        return self._replay(batch) if like.is_cuda else self._advance(batch)
+        if like.is_cuda:
+            return self._replay(batch)
+        if self._used >= self._held < self._most:
+            self.state = self._roomy(self.state)
+        self._used += 1
+        return self._advance(batch)
 
     def snapshot(self) -> CramState:
         """A copy of the state, as the model itself would have left it: events in the order of writing."""
+        used = min(self._most, int(self.state.position.max()))
 
         def sort(layer: BlockState) -> BlockState:
             if layer.episodic is None:
                 return layer
-            return dataclasses.replace(layer, episodic=layer.episodic.in_order())
+            return dataclasses.replace(layer, episodic=layer.episodic.in_order().map(lambda x: x[:, :used]))
 
-        return dataclasses.replace(self.state, layers=tuple(map(sort, self.state.layers))).map(Tensor.clone)
+        return dataclasses.replace(self.state, layers=tuple(map(sort, self.state.layers))).map(_copy)
 
     def ledger(self) -> Ledger:
-        """What all steps so far have executed."""
+        """What all steps so far have executed; on a GPU, what of that was asked for."""
         every = self._counts.tolist()
         layers = self.model.config.layers
         reads, pairs, writes = (tuple(every[3 + i * layers : 3 + (i + 1) * layers]) for i in range(3))
@@ -124,7 +135,8 @@ class Decoder:
         if batch.mask is None:
             batch = dataclasses.replace(batch, mask=torch.ones_like(batch.dt, dtype=torch.bool))
         if self._graph is None:
-            self._record(batch)
+            with torch.cuda.device(batch.dt.device):
+                self._record(batch)
         assert self._inputs is not None
         assert self._graph is not None
         for old, new in zip(_tensors(self._inputs), _tensors(batch), strict=True):
@@ -140,32 +152,51 @@ class Decoder:
             mask=None if batch.mask is None else batch.mask.clone(),
             start=None,
         )
-        before, counts = self.state.map(Tensor.clone), self._counts.clone()
+        before, counts = self.state.map(_copy), self._counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._advance(self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._predictions = self._advance(self._inputs)
+        # Narrow copies of weights must be made inside what is recorded: others are gone when autocast is left.
+        narrow = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        with torch.autocast("cuda", narrow[1], enabled=narrow[0], cache_enabled=False):
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    self._advance(self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._predictions = self._advance(self._inputs)
         # Recording does not run anything, but warming up did.
         for (_, now), (_, then) in zip(self.state.named_tensors(), before.named_tensors(), strict=True):
             now.copy_(then)
         self._counts.copy_(counts)
 
-    def _roomy(self, state: CramState) -> CramState:
-        """A copy with all slots."""
+    @property
+    def _most(self) -> int:
+        """M."""
         slots = self.model.config.episodic.slots
         assert slots is not None
+        return slots
+
+    @property
+    def _held(self) -> int:
+        """Slots that there are now."""
+        return max((x.episodic.slots for x in self.state.layers if x.episodic is not None), default=self._most)
+
+    def _roomy(self, state: CramState, whole: bool = False) -> CramState:
+        """A copy with room for twice as many events, or for all there can be."""
+        self._used = max((x.episodic.slots for x in state.layers if x.episodic is not None), default=0)
+        slots = self._most if whole else min(self._most, max(_LEAST, 2 * self._used))
 
         def widen(layer: BlockState) -> BlockState:
             if layer.episodic is None:
                 return layer
             return dataclasses.replace(layer, episodic=layer.episodic.widen(slots))
 
-        return dataclasses.replace(state, layers=tuple(map(widen, state.layers))).map(Tensor.clone)
+        return dataclasses.replace(state, layers=tuple(map(widen, state.layers))).map(_copy)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.detach().clone()
 
 
 def _counts(timeline: Timeline, layers: list[BlockOutput]) -> Tensor:

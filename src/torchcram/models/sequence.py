@@ -202,7 +202,7 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             check_values=self.check_values,
         )
         rows, length = batch.dt.shape
-        state = self._fitting(state, rows)
+        state = self.fitting(state, rows)
         policy = policy or RoutingPolicy()
         if not isinstance(policy, RoutingPolicy):
             raise ValueError(
@@ -292,7 +292,8 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
         """Write the model to a folder: `config.json` and `model.safetensors`."""
         folder.save(path, self.config, self.state_dict())
 
-    def _fitting(self, state: State | None, batch: int) -> State:
+    def fitting(self, state: State | None, batch: int) -> State:
+        """The state, if it is one of this model's, for so many sequences; None: that before anything was seen."""
         if state is None:
             return self.initial_state(batch)
         if not isinstance(state, self.state_kind):

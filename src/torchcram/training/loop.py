@@ -121,7 +121,8 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
-        self.lengths = Lengths() if self.device.type == "cuda" else None
+        kept = self.device.type == "cuda" and (isinstance(self.model, Cram) or not config.compile)
+        self.lengths = Lengths() if kept else None
         """How long lists have been: on a GPU a step must not wait to learn it."""
         self._positions = 0
         """Trained on since the last report, in all processes."""

@@ -200,3 +200,15 @@ def test_keys_and_queries_begin_alike(name):
     pair, taps = mixer.inward.weight[row : row + 2 * size], mixer.taps[:, channel : channel + 2 * size]
     assert torch.equal(*pair.chunk(2))
     assert torch.equal(*taps.chunk(2, dim=1))
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_a_state_made_under_autocast_is_taken_back(case, events):
+    model = make(case)
+    tokens, dt = events(2, 30, seed=5)
+    kinds = {name: x.dtype for name, x in model.initial_state(2).named_tensors()}
+    with torch.autocast("cpu", torch.bfloat16):
+        state = model(tokens[:, :20], dt=dt[:, :20]).state
+        state = model(tokens[:, 20:], dt=dt[:, 20:], state=state).state
+    assert {name: x.dtype for name, x in state.named_tensors()} == kinds

@@ -89,6 +89,7 @@ def convolve(
     out = taps[0] * x + bias
     if recent is not None:
         before, recent = timeline.previous(x, recent.to(x.dtype))
+        recent = recent.to(taps.dtype)  # under autocast x is narrower
         out = out + torch.einsum("bnwc,wc->bnc", before, taps[1:])
     return timeline.clean(nn.functional.silu(out)), recent
 

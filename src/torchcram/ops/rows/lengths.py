@@ -80,12 +80,15 @@ class _List:
     most: int
     """Positions of a sequence: no list is longer."""
     room: int
+    guessed: bool = False
+    """Nobody has seen yet what is needed."""
     recent: list[int] = field(default_factory=list)
 
     def fit(self, needed: int) -> bool:
         fits = needed <= self.room
         self.recent.append(needed)
-        if not fits:
+        if not fits or self.guessed:
+            self.guessed = False
             self.room, self.recent = self.roomy(needed), []
         elif len(self.recent) >= _OFTEN:
             self.room, self.recent = min(self.room, self.roomy(max(self.recent))), []
@@ -107,13 +110,14 @@ class Call:
 
     def room(self, name: str, most: int, usual: int) -> int:
         """How much room to give to lists of this name, of at most so many positions each; `usual`, at first."""
-        each = self.lists.setdefault(name, _List(most=most, room=min(most, usual)))
+        each = self.lists.setdefault(name, _List(most=most, room=min(most, usual), guessed=True))
         each.most = most
         return min(each.room, most)
 
     def need(self, name: str, count: Tensor) -> None:
         """Say how long the longest of these lists had to be."""
-        self.counts[name] = count
+        before = self.counts.get(name)
+        self.counts[name] = count if before is None else torch.maximum(before, count)
 
     def compact(self, compact: Callable[[Tensor, int | None], Rows], chosen: Tensor) -> Rows:
         """List the chosen positions [B, N]."""
