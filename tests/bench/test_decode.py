@@ -6,7 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from torchcram.bench.decode import CachedTransformer, Size, run
+from torchcram.bench.decode import CachedTransformer, run
+from torchcram.bench.whole import Size
 from torchcram.cli.main import app
 from torchcram.models import baseline, build
 

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from torchcram.bench.timing import at_best, compare, copy_bandwidth, wait_for
+from torchcram.bench.timing import at_best, compare, copy_bandwidth, waiting
+from torchcram.bench.whole import Size
 from torchcram.config import CramConfig
 from torchcram.models import Baseline, Cram, Decoder, baseline, build, parameters
 from torchcram.models.baselines.attention import Attention
+from torchcram.models.inputs import Batch
+from torchcram.models.recording import record
 from torchcram.results import Row
 
 _CHUNK = 2048  # positions of a context fed at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """What is timed."""
-
-    preset: str = "large"
-    slots: int = 512
-    vocabulary: int = 4096
-    bf16: bool = True
-
-    def cram(self) -> CramConfig:
-        """CRAM's config."""
-        changes = {"episodic.slots": self.slots, "contradiction.rank": 0}
-        return CramConfig.preset(self.preset, vocabulary=self.vocabulary).override(changes)
 
 
 def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str, repeats: int = 50) -> Iterator[Row]:
@@ -43,16 +31,8 @@ def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str,
             ours = _decoder(config, size, batch, length, place)
             theirs = CachedTransformer(_made(rival, size, place), batch, length)
             tokens = torch.randint(size.vocabulary, (batch,), device=place)
-
-            def one(ours: Decoder = ours, tokens: Tensor = tokens) -> None:
-                ours.step(tokens)
-                wait_for(place)
-
-            def other(theirs: CachedTransformer = theirs, tokens: Tensor = tokens) -> None:
-                theirs.step(tokens)
-                wait_for(place)
-
-            attention, best = at_best(other, place, theirs.forget)
+            one = waiting(partial(ours.step, tokens), place)
+            attention, best = at_best(waiting(partial(theirs.step, tokens), place), place, theirs.forget)
             row = compare(
                 "decode",
                 one,
@@ -76,7 +56,7 @@ def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str,
                 "baseline_state_bytes": theirs.nbytes,
                 "baseline_share_of_bandwidth": moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth,
             }
-            del ours, theirs, one, other, best
+            del ours, theirs, one, best
 
 
 class CachedTransformer:
@@ -108,15 +88,7 @@ class CachedTransformer:
             return self._advance(tokens)
         self._tokens.copy_(tokens)
         if self._graph is None:
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    self._run(self._tokens)
-            torch.cuda.current_stream().wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._out = self._run(self._tokens)
+            self._graph, self._out = record(lambda: self._run(self._tokens), tokens.device)
         self._graph.replay()
         return self._out
 
@@ -130,11 +102,9 @@ class CachedTransformer:
     def _advance(self, tokens: Tensor) -> Tensor:
         model, heads = self.model, self.model.config.attention.heads
         (field,) = model.config.inputs.tokens
-        gap = torch.ones(len(tokens), 1, dtype=model.norm.weight.dtype, device=tokens.device)
-        features = [gap.log1p(), *(wave(gap * model.encoder.frequencies) for wave in (torch.sin, torch.cos))]
-        x = model.encoder.gap(torch.cat(features, dim=-1).to(gap.dtype)) + model.encoder.tokens[f"{field.name}_ids"](
-            tokens
-        )
+        gap = torch.ones(len(tokens), 1, device=tokens.device)
+        inputs = Batch(tokens={field.name: tokens.unsqueeze(1)}, channels=None, dt=gap, mask=None, start=None)
+        x = model.encoder(inputs).squeeze(1)
         position = torch.full((len(tokens), 1), self.length - 1, device=tokens.device)
         for block, cache in zip(model.blocks, self.cache, strict=True):
             mixer: Attention = block.mixer  # type: ignore[assignment]

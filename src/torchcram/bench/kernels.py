@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, wait_for
+from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, waiting
 from torchcram.memory.episodic import useful
 from torchcram.ops import Events, compact, decay_scan, episodic_read, expiry, gather_rows, use
 from torchcram.results import Row
@@ -57,7 +57,7 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
     _check("scan", scan, [x, rate], grad, size.dtype)
     bytes_moved = x.numel() * x.element_size()
     with torch.no_grad():
-        (forward,) = in_turns(_waiting(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
+        (forward,) = in_turns(waiting(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
     states = scan(x, rate)
     backward = _backward_time(states, [x, rate], grad, size.repeats, device)
     # Forward: x in, states out. Backward: gradient and states in, gradient out.
@@ -77,7 +77,7 @@ def _expiries(size: Size, length: int, device: torch.device) -> Row:
     batch = max(1, size.tokens // length)
     priority, mask, none, held = _stream(batch, length, device)
     (seconds,) = in_turns(
-        _waiting(lambda: expiry(priority, mask, ~mask, none, *held, size.slots), device),
+        waiting(lambda: expiry(priority, mask, ~mask, none, *held, size.slots), device),
         repeats=size.repeats,
         warm_up=3,
     )
@@ -126,10 +126,10 @@ def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> 
     }
     for what, (mine, theirs) in pairs.items():
         with torch.set_grad_enabled(what != "read, forward"):
-            kind, best = at_best(_waiting(theirs, device), device)
+            kind, best = at_best(waiting(theirs, device), device)
             yield compare(
                 what,
-                _waiting(mine, device),
+                waiting(mine, device),
                 best,
                 against=f"causal attention of all rows, {kind}",
                 length=length,
@@ -171,13 +171,5 @@ def _backward_time(out: Tensor, inputs: list[Tensor], grad: Tensor, repeats: int
     def backward() -> None:
         torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
-    (seconds,) = in_turns(_waiting(backward, device), repeats=repeats, warm_up=5)
+    (seconds,) = in_turns(waiting(backward, device), repeats=repeats, warm_up=5)
     return seconds
-
-
-def _waiting(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    def inside() -> None:
-        run()
-        wait_for(device)
-
-    return inside

@@ -69,6 +69,16 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def waiting(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """The same, until the device has done it."""
+
+    def inside() -> None:
+        run()
+        wait_for(device)
+
+    return inside
+
+
 def compare(
     what: str,
     ours: Callable[[], object],

@@ -237,17 +237,10 @@ def baselines(
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""
-    from torchcram import results
-    from torchcram.bench.cpu import SEED, run
-    from torchcram.cli.tables import show_row
+    from torchcram.bench.cpu import run
+    from torchcram.cli.tables import show_and_write
 
-    rows = []
-    for row in run():
-        if str(json) != "-":
-            show_row(row)
-        rows.append(row)
-    if json is not None:
-        results.write(json, name="bench-cpu", rows=rows, seeds=[SEED])
+    show_and_write("bench-cpu", run(), json, "cpu")
 
 
 @bench.command(name="train", help="A training step of CRAM against a Transformer's, at several lengths.")
@@ -264,11 +257,10 @@ def whole(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
 ) -> None:
-    from torchcram import results
     from torchcram.bench.whole import Size, run
     from torchcram.cli.errors import told
-    from torchcram.cli.settings import machine, numbers, prepare
-    from torchcram.cli.tables import show_row
+    from torchcram.cli.settings import numbers, prepare
+    from torchcram.cli.tables import show_and_write
 
     what = str(context.info_name)
     with told():
@@ -276,13 +268,7 @@ def whole(
         given = numbers("--lengths", lengths)
         on_gpu = device != "cpu"
         size = Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
-        rows = []
-        for row in run(what, size, given, device):
-            if str(json) != "-":
-                show_row(row)
-            rows.append(row)
-        if json is not None:
-            results.write(json, name=f"bench-{what}", rows=rows, seeds=[0], machine=machine(device))
+        show_and_write(f"bench-{what}", run(what, size, given, device), json, device)
 
 
 @bench.command()
@@ -295,22 +281,15 @@ def kernels(
     """Single operations, checked and timed: the scan, expiry, and the read against dense attention."""
     import torch
 
-    from torchcram import results
     from torchcram.bench.kernels import Size, run
     from torchcram.cli.errors import told
-    from torchcram.cli.settings import machine, numbers, prepare
-    from torchcram.cli.tables import show_row
+    from torchcram.cli.settings import numbers, prepare
+    from torchcram.cli.tables import show_and_write
 
     with told():
         prepare(device)
         size = Size(tokens=tokens, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
-        rows = []
-        for row in run(size, numbers("--lengths", lengths), device):
-            if str(json) != "-":
-                show_row(row)
-            rows.append(row)
-        if json is not None:
-            results.write(json, name="bench-kernels", rows=rows, seeds=[0], machine=machine(device))
+        show_and_write("bench-kernels", run(size, numbers("--lengths", lengths), device), json, device)
 
 
 @bench.command()
@@ -323,22 +302,21 @@ def decode(
     json: JsonFile = None,
 ) -> None:
     """One more token after a context: CRAM in place, against a Transformer with a cache."""
-    from torchcram import results
-    from torchcram.bench.decode import Size, run
+    from torchcram.bench.decode import run
+    from torchcram.bench.whole import Size
     from torchcram.cli.errors import told
-    from torchcram.cli.settings import machine, numbers, prepare
-    from torchcram.cli.tables import show_row
+    from torchcram.cli.settings import numbers, prepare
+    from torchcram.cli.tables import show_and_write
 
     with told():
         prepare(device)
         size = Size(preset=preset, slots=slots, bf16=device != "cpu")
-        rows = []
-        for row in run(size, numbers("--lengths", lengths), numbers("--batches", batches), device):
-            if str(json) != "-":
-                show_row(row)
-            rows.append(row)
-        if json is not None:
-            results.write(json, name="bench-decode", rows=rows, seeds=[0], machine=machine(device))
+        show_and_write(
+            "bench-decode",
+            run(size, numbers("--lengths", lengths), numbers("--batches", batches), device),
+            json,
+            device,
+        )
 
 
 @bench.command()
@@ -349,19 +327,14 @@ def data(
     json: JsonFile = None,
 ) -> None:
     """What making an SRCD batch costs, against the training step that uses it."""
-    from torchcram import results
     from torchcram.bench.data import run
     from torchcram.cli.errors import told
-    from torchcram.cli.settings import machine, prepare
-    from torchcram.cli.tables import show_row
+    from torchcram.cli.settings import prepare
+    from torchcram.cli.tables import show_and_write
 
     with told():
         prepare(device)
-        row = run(preset, device, {"length": length})
-        if str(json) != "-":
-            show_row(row)
-        if json is not None:
-            results.write(json, name="bench-data", rows=[row], seeds=[0], machine=machine(device))
+        show_and_write("bench-data", [run(preset, device, {"length": length})], json, device)
 
 
 @bench.command()

@@ -1,7 +1,12 @@
 """Rows of results on a terminal."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from rich.console import Console
 
+from torchcram import results
+from torchcram.cli.settings import machine
 from torchcram.results import Row
 
 
@@ -56,3 +61,14 @@ def _about_release(row: Row) -> str:
 
 def _short(value: str | int | float | bool | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def show_and_write(name: str, rows: Iterable[Row], json: Path | None, device: str) -> None:
+    """Show each row of a benchmark as soon as it is there, unless JSON is printed instead; then write the file."""
+    found = []
+    for row in rows:
+        if str(json) != "-":
+            show_row(row)
+        found.append(row)
+    if json is not None:
+        results.write(json, name=name, rows=found, seeds=[0], machine=machine(device))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from torchcram.config import (
     WorkingConfig,
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
-from torchcram.memory.episodic import EpisodicMemory, Reading, Written, most, nothing_before, smooth
+from torchcram.memory.episodic import EpisodicMemory, Reading, nothing_before, smooth
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -31,23 +30,15 @@ from torchcram.memory.moments import narrow, wide
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
-from torchcram.memory.slots import Slots
-from torchcram.memory.state import BlockState, EpisodicState, IndexState
+from torchcram.memory.state import BlockState, IndexState
+from torchcram.memory.store import Room, Slots, Store
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import add_rows, compact, gather_rows, scatter_rows
+from torchcram.ops import add_rows, gather_rows, scatter_rows
+from torchcram.ops.rows import longest
 
 _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
-
-
-class Room(NamedTuple):
-    """For how many entries lists of a layer have room, in each sequence."""
-
-    rows: int
-    """That read."""
-    events: int
-    """New ones, that are of any use."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -83,7 +74,7 @@ class BlockOutput:
     losses: dict[str, Tensor]
     """The layer's own losses, in training only; see `Block.forward`."""
     needed: Tensor | None = None
-    """[2]: rows and events that the longest lists would have held, given enough room; None without a buffer."""
+    """[2]: rows and events that the longest lists would have held, given enough room; None if it was not said."""
 
     @property
     def pairs(self) -> Tensor | None:
@@ -206,14 +197,12 @@ class Block(nn.Module):
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
             guidance = self._consult(self.index, seen, taps, timeline, state.index, policy, noise, keep=keep_state)
-        store: _Store | Slots | None = None
+        store: Store | Slots | None = None
         if self.episodic is not None and state.episodic is not None:
             if in_place:
                 store = Slots.open(self.episodic, seen, h, timeline, state.episodic)
             else:
-                store = _Store.open(
-                    self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all
-                )
+                store = Store.open(self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
         if self.quality is None or recalled is None:
@@ -271,6 +260,9 @@ class Block(nn.Module):
             x = x + self.feed(self.norm_feed(x))
         x = timeline.clean(x)
 
+        needed = None
+        if room is not None and reading is not None and reading.listed is not None:
+            needed = torch.stack([longest(reads | audits), reading.listed.useful])
         losses = {}
         if self.training:
             mask = timeline.mask
@@ -321,7 +313,7 @@ class Block(nn.Module):
             evidence=store.evidence(guidance, reading, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,
-            needed=torch.stack([most(reads | audits), reading.listed.useful]) if reading is not None else None,
+            needed=needed,
         )
 
     def compile_parts(self) -> None:
@@ -387,61 +379,3 @@ class Block(nn.Module):
         prediction = self.predictor(h.detach())
         expected, carried = timeline.previous(prediction, carried)
         return (u.detach() - expected.squeeze(2)).square().mean(-1), carried
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Store:
-    """A layer's buffer during one call: written to once, then read by whoever may."""
-
-    memory: EpisodicMemory
-    seen: Tensor
-    h: Tensor
-    timeline: Timeline
-    before: EpisodicState
-    written: Written
-
-    @classmethod
-    def open(
-        cls,
-        memory: EpisodicMemory,
-        seen: Tensor,
-        h: Tensor,
-        timeline: Timeline,
-        state: EpisodicState,
-        guidance: Guidance | None,
-        *,
-        keep_all: bool,
-    ) -> _Store:
-        """Offer all positions to the buffer."""
-        known = guidance.consulted.known if guidance is not None and guidance.consulted is not None else None
-        written = memory.write(seen, h, timeline, state, known=known, keep_all=keep_all)
-        return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state, written=written)
-
-    @property
-    def admitted(self) -> Tensor:
-        """[B, N] bool: which positions entered the buffer."""
-        return self.written.admitted
-
-    def read(
-        self, chosen: Tensor, readers: Tensor | None, pointer: Pointer | None, room: Room | None, *, keep: bool
-    ) -> Reading:
-        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
-
-        readers: whoever may ask what is there, and more; None: nearly all, so it does not pay to pick what they can
-        read. keep: the buffer will be kept.
-        """
-        rows = compact(chosen, room.rows if room is not None else None)
-        events = room.events if room is not None else None
-        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep, room=events)
-        return self.memory.read(self.seen, self.h, rows, self.timeline, self.written, listed, pointer)
-
-    def evidence(self, guidance: Guidance, reading: Reading | None, used: Tensor) -> Evidence | None:
-        """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""
-        if guidance.witnesses is None or reading is None:
-            return None
-        rows = guidance.witnesses
-        return self.memory.evidence(self.seen, self.h, rows, self.timeline, self.written, reading.listed, used)
-
-    def keep(self, reading: Reading) -> EpisodicState:
-        """The buffer for the next call."""
-        return self.memory.keep(self.written, reading, self.before)

@@ -13,6 +13,7 @@ from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
+from torchcram.ops.rows import longest
 
 
 class Written(NamedTuple):
@@ -62,8 +63,8 @@ class Reading(NamedTuple):
     """What the chosen rows of a call read."""
 
     rows: Rows
-    listed: Listed
-    """What they could read."""
+    listed: Listed | None
+    """What they could read; None: all that is held, as it is."""
     value: Tensor
     """[B, R, D]: r^E."""
     mass: Tensor
@@ -156,10 +157,10 @@ class EpisodicMemory(nn.Module):
             new, picked, number = None, u, torch.arange(written.position.shape[1], device=u.device)
             number, valid = number.expand_as(written.position), torch.ones_like(written.known)
             strength, listed = written.priority, events
-            longest = torch.zeros((), dtype=torch.int64, device=u.device)
+            needed = torch.zeros((), dtype=torch.int64, device=u.device)
         else:
             wanted = useful(events.expires[:, held:], readers, keep=keep)
-            longest = most(wanted)
+            needed = longest(wanted)
             new = compact(wanted, room)
             if new.at.shape[1] == 0:
                 new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
@@ -179,7 +180,7 @@ class EpisodicMemory(nn.Module):
             value=_append(state.value, value),
             strength=nn.functional.logsigmoid(strength),
             events=listed,
-            useful=longest,
+            useful=needed,
         )
 
     def read(
@@ -238,6 +239,7 @@ class EpisodicMemory(nn.Module):
         held, length = state.slots, written.admitted.shape[1]
         slots = held + length if self.config.slots is None else max(held, min(self.config.slots, held + length))
         listed = reading.listed
+        assert listed is not None
         stays = compact(listed.valid & (listed.events.expires >= length), slots)
         rows = Rows(gather_rows(listed.number, stays), stays.valid)
         position = gather_rows(written.position, rows).masked_fill(~rows.valid, -1)
@@ -304,11 +306,6 @@ def nothing_before(batch: int, taps: Tensor | None) -> Tensor | None:
 def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
     """A short causal convolution, a weight per channel and tap: u [B, N, D], before [B, N, W - 1, D], taps [W, D]."""
     return taps[0] * u + torch.einsum("bnwd,wd->bnd", before, taps[1:])
-
-
-def most(chosen: Tensor) -> Tensor:
-    """[]: how many are chosen [B, N] in the sequence that has most."""
-    return nn.functional.pad(chosen.sum(1), (0, 1)).amax()  # of no sequences, none
 
 
 def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:

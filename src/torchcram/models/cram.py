@@ -23,12 +23,12 @@ from torchcram.memory import (
     RoutingPolicy,
     Timeline,
 )
-from torchcram.memory.block import Room
 from torchcram.memory.state import TensorTree
+from torchcram.memory.store import Room
 from torchcram.models import folder
 from torchcram.models.sequence import SequenceModel, SequenceOutput
 from torchcram.ops import Rows, gather_rows
-from torchcram.ops.rows.lengths import Call, kept
+from torchcram.ops.rows import Call, kept
 
 _CLAIMED, _CONFIRMED = 0.7, 0.4  # semantic memory claims to know above the one, and was wrong below the other
 

@@ -11,6 +11,7 @@ from torchcram.ledger import Ledger
 from torchcram.memory import BlockOutput, BlockState, CramState, RoutingPolicy, Timeline
 from torchcram.models.cram import Cram
 from torchcram.models.inputs import Batch, Inputs, arrange
+from torchcram.models.recording import record
 
 _LEAST = 64  # slots to begin with
 
@@ -79,9 +80,8 @@ class Decoder:
             raise ValueError(f"inputs are of {len(batch.dt)} sequences, the state of {len(self.state.position)}")
         if like.is_cuda:
             return self._replay(batch)
-        if self._used >= self._held < self._most:
+        if self._held < self._most and int(self.state.position.max()) >= self._held:
             self.state = self._roomy(self.state)
-        self._used += 1
         return self._advance(batch)
 
     def snapshot(self) -> CramState:
@@ -135,8 +135,7 @@ class Decoder:
         if batch.mask is None:
             batch = dataclasses.replace(batch, mask=torch.ones_like(batch.dt, dtype=torch.bool))
         if self._graph is None:
-            with torch.cuda.device(batch.dt.device):
-                self._record(batch)
+            self._record(batch)
         assert self._inputs is not None
         assert self._graph is not None
         for old, new in zip(_tensors(self._inputs), _tensors(batch), strict=True):
@@ -153,18 +152,8 @@ class Decoder:
             start=None,
         )
         before, counts = self.state.map(_copy), self._counts.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        # Narrow copies of weights must be made inside what is recorded: others are gone when autocast is left.
-        narrow = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        with torch.autocast("cuda", narrow[1], enabled=narrow[0], cache_enabled=False):
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    self._advance(self._inputs)
-            torch.cuda.current_stream().wait_stream(side)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._predictions = self._advance(self._inputs)
+        inputs = self._inputs
+        self._graph, self._predictions = record(lambda: self._advance(inputs), inputs.dt.device)
         # Recording does not run anything, but warming up did.
         for (_, now), (_, then) in zip(self.state.named_tensors(), before.named_tensors(), strict=True):
             now.copy_(then)
@@ -180,12 +169,11 @@ class Decoder:
     @property
     def _held(self) -> int:
         """Slots that there are now."""
-        return max((x.episodic.slots for x in self.state.layers if x.episodic is not None), default=self._most)
+        return _slots(self.state)
 
     def _roomy(self, state: CramState, whole: bool = False) -> CramState:
         """A copy with room for twice as many events, or for all there can be."""
-        self._used = max((x.episodic.slots for x in state.layers if x.episodic is not None), default=0)
-        slots = self._most if whole else min(self._most, max(_LEAST, 2 * self._used))
+        slots = self._most if whole else min(self._most, max(_LEAST, 2 * _slots(state)))
 
         def widen(layer: BlockState) -> BlockState:
             if layer.episodic is None:
@@ -193,6 +181,10 @@ class Decoder:
             return dataclasses.replace(layer, episodic=layer.episodic.widen(slots))
 
         return dataclasses.replace(state, layers=tuple(map(widen, state.layers))).map(_copy)
+
+
+def _slots(state: CramState) -> int:
+    return max((layer.episodic.slots for layer in state.layers if layer.episodic is not None), default=0)
 
 
 def _copy(x: Tensor) -> Tensor:

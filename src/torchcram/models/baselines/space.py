@@ -29,7 +29,7 @@ class SelectiveSpace(nn.Module):
         mixed = inner + 2 * space.size
         self.taps = _first_taps(space.convolution, mixed)
         self.tap_bias = nn.Parameter(torch.zeros(mixed))
-        match_pairs(self.inward.weight, self.taps, 2 * inner, inner, space.size)
+        _match_pairs(self.inward.weight, self.taps, 2 * inner, inner, space.size)
         self.decay = _Decay(self.heads)
         self.skip = nn.Parameter(torch.ones(self.heads))
         self.norm = nn.RMSNorm(inner)
@@ -94,7 +94,7 @@ def convolve(
     return timeline.clean(nn.functional.silu(out)), recent
 
 
-def match_pairs(weight: Tensor, taps: Tensor, row: int, channel: int, size: int) -> None:
+def _match_pairs(weight: Tensor, taps: Tensor, row: int, channel: int, size: int) -> None:
     """Let queries and keys, `size` outputs each and next to each other, begin alike: tokens of the same content match.
 
     They begin at output `row` of `weight` and at channel `channel` of `taps`.
@@ -117,7 +117,7 @@ class Switch(nn.Module):
         self.inward = nn.Linear(width, sum(self.sizes), bias=False)
         self.taps = _first_taps(config.space.convolution, 3 * width)
         self.tap_bias = nn.Parameter(torch.zeros(3 * width))
-        match_pairs(self.inward.weight, self.taps, width, 0, width)
+        _match_pairs(self.inward.weight, self.taps, width, 0, width)
         self.decay = _Decay(self.heads)
         self.norm = nn.RMSNorm(width)
         self.outward = nn.Linear(width, width, bias=False)

@@ -61,6 +61,11 @@ class Lengths:
         return all(fits)
 
 
+def longest(chosen: Tensor) -> Tensor:
+    """[]: how many are chosen [B, N] in the sequence that has most."""
+    return torch.nn.functional.pad(chosen.sum(1), (0, 1)).amax()  # of no sequences, none
+
+
 def kept() -> Call | None:
     """The call whose lengths are kept now, if any."""
     return _open
@@ -122,7 +127,7 @@ class Call:
     def compact(self, compact: Callable[[Tensor, int | None], Rows], chosen: Tensor) -> Rows:
         """List the chosen positions [B, N]."""
         number, length = len(self.counts), chosen.shape[1]
-        count = self.counts[number] = chosen.sum(1).max() if chosen.numel() else chosen.new_zeros((), dtype=torch.int64)
+        count = self.counts[number] = longest(chosen)
         if number not in self.lists:
             each = self.lists[number] = _List(most=length, room=length)
             each.room = each.roomy(int(count))

@@ -1,19 +1,89 @@
-"""A layer's buffer while sequences go on by one position at a time: read, then written in place."""
+"""A layer's buffer during one call: of many positions at once, or of a single one, in place."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchcram.memory.episodic import KNOWN, EpisodicMemory, Listed, Reading
+from torchcram.memory.contradiction import Guidance, Pointer
+from torchcram.memory.episodic import KNOWN, EpisodicMemory, Reading, Written
 from torchcram.memory.joint import joint
+from torchcram.memory.lessons import Evidence
 from torchcram.memory.moments import wide
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import Events, Rows
+from torchcram.ops import Rows, compact
+
+
+class Room(NamedTuple):
+    """For how many entries lists of a layer have room, in each sequence."""
+
+    rows: int
+    """That read."""
+    events: int
+    """New ones, that are of any use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A buffer that all positions of a call are written to at once, then read by whoever may."""
+
+    memory: EpisodicMemory
+    seen: Tensor
+    h: Tensor
+    timeline: Timeline
+    before: EpisodicState
+    written: Written
+
+    @classmethod
+    def open(
+        cls,
+        memory: EpisodicMemory,
+        seen: Tensor,
+        h: Tensor,
+        timeline: Timeline,
+        state: EpisodicState,
+        guidance: Guidance | None,
+        *,
+        keep_all: bool,
+    ) -> Store:
+        """Offer all positions to the buffer."""
+        known = guidance.consulted.known if guidance is not None and guidance.consulted is not None else None
+        written = memory.write(seen, h, timeline, state, known=known, keep_all=keep_all)
+        return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state, written=written)
+
+    @property
+    def admitted(self) -> Tensor:
+        """[B, N] bool: which positions entered the buffer."""
+        return self.written.admitted
+
+    def read(
+        self, chosen: Tensor, readers: Tensor | None, pointer: Pointer | None, room: Room | None, *, keep: bool
+    ) -> Reading:
+        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
+
+        readers: whoever may ask what is there, and more; None: nearly all, so it does not pay to pick what they can
+        read. keep: the buffer will be kept.
+        """
+        rows = compact(chosen, room.rows if room is not None else None)
+        events = room.events if room is not None else None
+        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep, room=events)
+        return self.memory.read(self.seen, self.h, rows, self.timeline, self.written, listed, pointer)
+
+    def evidence(self, guidance: Guidance, reading: Reading | None, used: Tensor) -> Evidence | None:
+        """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""
+        if guidance.witnesses is None or reading is None or reading.listed is None:
+            return None
+        rows = guidance.witnesses
+        return self.memory.evidence(self.seen, self.h, rows, self.timeline, self.written, reading.listed, used)
+
+    def keep(self, reading: Reading) -> EpisodicState:
+        """The buffer for the next call."""
+        return self.memory.keep(self.written, reading, self.before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +142,7 @@ class Slots:
             if len(some):
                 found, received = self._look(some)
                 value[some], mass[some] = found.to(value.dtype), received.to(mass.dtype)
-        held = state.position >= 0
-        nothing = torch.zeros((), dtype=torch.int64, device=value.device)
-        own = torch.arange(state.slots, device=value.device).expand_as(state.position)
-        events = Events(torch.full_like(own, -1), torch.where(held, 0, -1), state.time)
-        listed = Listed(own, held, state.key, state.value, state.priority, events, nothing)
-        return Reading(rows, listed, value, mass, (held & chosen).sum(1))
+        return Reading(rows, None, value, mass, ((state.position >= 0) & chosen).sum(1))
 
     def _look(self, some: Tensor | slice) -> tuple[Tensor, Tensor]:
         """What some of the sequences find [b, 1, D], and the attention that each slot receives [b, M]."""
