@@ -41,15 +41,29 @@ def test_no_gradient_flows_through_the_exact_quality():
     assert not estimator().exact(recalled, read).requires_grad
 
 
-def test_the_estimate_learns_but_does_not_shape_what_it_sees():
-    quality = estimator()
-    u, recalled = reads(1).requires_grad_(), reads(2).requires_grad_()
-    quality.logit(u, recalled).sum().backward()
+@pytest.mark.parametrize("positions", [1, 100])
+def test_the_estimate_learns_but_does_not_shape_what_it_sees(positions):
+    quality, up = estimator(), torch.nn.Linear(3, WIDTH, bias=False)
+    u, active = torch.randn(positions, WIDTH, requires_grad=True), torch.rand(positions, 3, requires_grad=True)
+
+    def logit() -> torch.Tensor:
+        return quality.logit(u, up(active), active, up)
+
+    first = logit()
+    first.sum().backward()
     assert u.grad is None
-    assert recalled.grad is None
+    assert active.grad is None
+    assert up.weight.grad is None
     assert all((p.grad != 0).any() for p in quality.parameters())
-    moved = quality.logit(u, recalled + 1)
-    assert (moved != quality.logit(u, recalled)).any(), "the recall is part of what it sees"
+    up.weight.data += 1
+    assert (logit() != first).any(), "the recall is part of what it sees"
+
+
+def test_the_estimate_of_many_positions_is_that_of_each():
+    quality, up = estimator(), torch.nn.Linear(3, WIDTH, bias=False)
+    u, active = torch.randn(100, WIDTH), torch.rand(100, 3)
+    one_by_one = [quality.logit(u[i : i + 1], up(active[i : i + 1]), active[i : i + 1], up) for i in range(100)]
+    torch.testing.assert_close(quality.logit(u, up(active), active, up), torch.cat(one_by_one))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

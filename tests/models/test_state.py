@@ -153,7 +153,7 @@ def test_nbytes_is_the_size_of_all_tensors(state):
     width, slots = 32, 8
     buffer = 2 * 4 * slots * width + slots * (4 + 1 + 8 + 8 + 4)  # keys, values; priority, known, time, position, mass
     index = state.layers[0].index.slots * (4 * 32 + 8 + 1)  # codes, positions, dead or alive
-    layer = 2 * 4 * width  # working memory and its prediction
+    layer = 4 * (width + state.layers[0].prediction.shape[-1])  # working memory and what it predicts from
     taps = 2 * 4 * width
     pooled, clock = 4 * width, 8 + 8
     assert state.nbytes == 3 * (3 * layer + 2 * (buffer + taps) + index + pooled + clock)

@@ -131,10 +131,10 @@ class Block(nn.Module):
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
         like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
-        width = like.shape[0]
+        width, rank = like.shape[0], self.predictor[0].weight.shape[0]
         return BlockState(
             working=torch.zeros(batch, width, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device),
-            prediction=torch.zeros(batch, 1, width, dtype=like.dtype, device=like.device),
+            prediction=torch.zeros(batch, 1, rank, dtype=like.dtype, device=like.device),
             recent=nothing_before(batch, self.episodic.taps) if self.episodic is not None else None,
             episodic=self.episodic.empty(batch) if self.episodic is not None else None,
             index=self.index.empty(batch) if self.index is not None else None,
@@ -186,7 +186,8 @@ class Block(nn.Module):
         u = narrow(self.norm_memory(x))
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
-        recalled = self.semantic(u) if self.semantic is not None else None
+        active = self.semantic.active(u) if self.semantic is not None else None
+        recalled = self.semantic.up(active) if self.semantic is not None else None
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
             before, recent = timeline.previous(u, state.recent)
@@ -205,14 +206,14 @@ class Block(nn.Module):
                 store = Store.open(self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
-        if self.quality is None or recalled is None:
+        if self.quality is None or self.semantic is None or active is None or recalled is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
             reading = store.read(timeline.mask, None, None, room, keep=keep_state)
             true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
-            estimate = self.quality.logit(u, recalled)
+            estimate = self.quality.logit(u, recalled, active, self.semantic.up)
             quality = torch.sigmoid(estimate.detach())
         norm = wide(h.detach()).square().mean(-1).sqrt()
         logits = self.router(seen, timeline.log_gap, norm, quality, surprise.detach())
@@ -375,7 +376,8 @@ class Block(nn.Module):
         return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """How badly each input was predicted from the position before [B, N], and the prediction to carry on."""
-        prediction = self.predictor(h.detach())
-        expected, carried = timeline.previous(prediction, carried)
-        return (u.detach() - expected.squeeze(2)).square().mean(-1), carried
+        """How badly each input was predicted from the position before [B, N], and what to predict the next from."""
+        down, up = self.predictor
+        # What is narrow is carried to the next position, not what is made of it.
+        before, carried = timeline.previous(down(h.detach()), carried)
+        return wide(u.detach() - up(before.squeeze(2))).square().mean(-1), carried

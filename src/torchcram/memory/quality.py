@@ -27,8 +27,18 @@ class QualityEstimator(nn.Module):
         distance = wide(recalled.detach() - read.detach()).square().sum(-1)
         return torch.exp(-distance / (self.scale * self.reads.variance)).to(recalled.dtype)
 
-    def logit(self, u: Tensor, recalled: Tensor) -> Tensor:
-        """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape."""
-        hidden = nn.functional.relu(joint(self.hidden, u.detach(), recalled.detach()))
-        estimate: Tensor = self.score(hidden)
+    def logit(self, u: Tensor, recalled: Tensor, active: Tensor, up: nn.Linear) -> Tensor:
+        """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape.
+
+        r^S is what `up` makes of `active` [..., R].
+        """
+        u = u.detach()
+        if active.numel() > up.weight.numel():
+            # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
+            own, other = self.hidden.weight.split(u.shape[-1], dim=1)
+            hidden = nn.functional.linear(u, own, self.hidden.bias)
+            hidden = hidden + nn.functional.linear(active.detach(), other @ up.weight.detach())
+        else:
+            hidden = joint(self.hidden, u, recalled.detach())
+        estimate: Tensor = self.score(nn.functional.relu(hidden))
         return estimate.squeeze(-1)

@@ -140,7 +140,7 @@ class BlockState(TensorTree):
     working: Tensor
     """[B, D]: the decaying state of working memory."""
     prediction: Tensor
-    """[B, 1, D]: what working memory expects its next input to be."""
+    """[B, 1, R]: what working memory expects its next input to be is made of this."""
     recent: Tensor | None
     """[B, W - 1, D]: last inputs of the short convolution, nearest first; None without one."""
     episodic: EpisodicState | None

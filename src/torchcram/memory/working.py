@@ -37,8 +37,10 @@ class WorkingMemory(nn.Module):
 
         The state is kept in float32 at least: what comes in slowly would be lost in less.
         """
-        entering, drive = self.inward(u).chunk(2, dim=-1)
-        entering = (self.strength * entering).to(drive.dtype)  # under autocast, no wider than it came
+        # b ⊙ W_s is made once for all positions, rather than b ⊙ (W_s u) at each.
+        scale = torch.cat([self.strength, torch.ones_like(self.strength)])
+        into = nn.functional.linear(u, scale.unsqueeze(1) * self.inward.weight, scale * self.inward.bias)
+        entering, drive = into.chunk(2, dim=-1)
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)
             start, state = decay_scan(
