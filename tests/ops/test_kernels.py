@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchcram.memory import Timeline
-from torchcram.ops import Events, Rows, compact, decay_scan, episodic_read, expiry, hashed, use
+from torchcram.ops import Events, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -78,6 +78,45 @@ def test_decay_scan(batch, length, width, part, dtype, monkeypatch):
         return decay_scan(x, rate.to(high), gap.to(high).to(DEVICE), reset.to(DEVICE), initial)
 
     compare(scan, [x, initial, rate], [], dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("batch", "length", "width"), [(2, 1, 16), (1, 65, 33), (3, 100, 64), (2, 40, 144)])
+def test_expert(batch, length, width, steps, dtype):
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    into, initial, rate = draw(batch, length, 2 * width), draw(batch, width), torch.rand(width, generator=generator)
+    sizes = draw(width), draw(width)
+    gap = 3 * torch.rand(batch, length, generator=generator)
+    reset = (torch.rand(batch, length, generator=generator) < 0.1).to(DEVICE)
+    wide = torch.promote_types(dtype, torch.float32)
+
+    def run(into: Tensor, initial: Tensor, rate: Tensor, a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        high = torch.promote_types(into.dtype, wide)
+        clock = gap.to(high).to(DEVICE), reset, initial.to(high), gap.log1p().to(high).to(DEVICE)
+        return expert(into, rate.to(high), *clock, a.to(high), b.to(high), weight, steps)
+
+    compare(run, [into, initial, rate, *sizes, draw(width, width) / width**0.5], [], dtype)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_expert_that_does_not_learn_finds_the_same(steps):
+    generator = torch.Generator().manual_seed(1)
+    into, rate, initial, weight = (
+        torch.randn(shape, generator=generator).to(DEVICE) for shape in ((2, 9, 32), 16, (2, 16), (16, 16))
+    )
+    gap = torch.ones(2, 9, device=DEVICE)
+    others = rate.abs(), gap, gap > 1, initial, gap, rate, rate, weight
+    with use("triton"), torch.no_grad():
+        found = expert(into.bfloat16() if DEVICE == "cuda" else into, *others, steps)
+    with use("triton"):
+        expected = expert((into.bfloat16() if DEVICE == "cuda" else into).requires_grad_(), *others, steps)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

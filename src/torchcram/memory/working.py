@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from torchcram.config import WorkingConfig
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import decay_scan, euler_steps
+from torchcram.ops import euler_steps, expert
 
 
 class WorkingMemory(nn.Module):
@@ -40,15 +40,14 @@ class WorkingMemory(nn.Module):
         # b ⊙ W_s is made once for all positions, rather than b ⊙ (W_s u) at each.
         scale = torch.cat([self.strength, torch.ones_like(self.strength)])
         into = nn.functional.linear(u, scale.unsqueeze(1) * self.inward.weight, scale * self.inward.bias)
-        entering, drive = into.chunk(2, dim=-1)
+        log_gap = timeline.log_gap.to(u.dtype)
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)
-            start, state = decay_scan(
-                timeline.clean(entering), rate, timeline.gap.to(rate.dtype), timeline.start, state
-            )
+            clock = timeline.gap.to(rate.dtype), timeline.start
+            sizes = log_gap, self.gate_weight, self.gate_bias
+            h, state = expert(timeline.clean(into), rate, *clock, state, *sizes, self.recurrent, self.config.steps)
         else:
-            start = entering
-        log_gap = timeline.log_gap.to(u.dtype).unsqueeze(-1)
-        gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap))
-        h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
+            start, drive = into.chunk(2, dim=-1)
+            gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap.unsqueeze(-1)))
+            h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
         return self.outward(h), h, state

@@ -8,6 +8,7 @@ Shapes use B batch, N positions, D width, H heads, S slots held, E events, R row
 from torchcram.ops.decay import decay_scan
 from torchcram.ops.dispatch import use
 from torchcram.ops.euler import euler_steps
+from torchcram.ops.expert import expert
 from torchcram.ops.expiry import expiry
 from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
@@ -28,6 +29,7 @@ __all__ = [
     "decay_scan",
     "episodic_read",
     "euler_steps",
+    "expert",
     "expiry",
     "gather_rows",
     "gumbel",

@@ -29,27 +29,7 @@ def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Ten
 @torch.library.custom_op("torchcram::decay_scan", mutates_args=())
 def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     """All states [B, N, D], and the last of them [B, D] in the precision that it was found in."""
-    batch, length, width = x.shape
-    x, rate, gap, reset, initial = (y.contiguous() for y in (x, rate, gap, reset, initial))
-    states = torch.empty_like(x)
-    wide = torch.promote_types(x.dtype, torch.float32)
-    last = x.new_empty(batch, width, dtype=wide)
-    block, parts, part = _cut(batch, length, width)
-    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
-    blocks = triton.cdiv(width, block)
-    with on_device(x):
-        begins = initial.unsqueeze(1)
-        if parts > 1:
-            added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
-            ends = (added, left)
-            _forward[(batch, blocks, parts)](
-                x, rate, gap, reset, initial, states, *ends, length, width, part, parts, WHOLE=False, **sizes
-            )
-            _join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
-        _forward[(batch, blocks, parts)](
-            x, rate, gap, reset, begins, states, last, last, length, width, part, parts, WHOLE=True, **sizes
-        )
-    return states, last
+    return scan_rows(x.contiguous(), rate, gap, reset, initial)
 
 
 @torch.library.custom_op("torchcram::decay_scan_backward", mutates_args=())
@@ -57,9 +37,50 @@ def scan_backward(
     grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x [B, N, D], of the rate for each row [B, D], and of the initial state [B, D]."""
+    grad_x = torch.empty_like(states)
+    return grad_x, *scan_rows_backward(grad, grad_last, states, rate, gap, reset, initial, grad_x)
+
+
+def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """`scan` of x that may be some of the columns of a tensor: only its last dimension has to be contiguous."""
+    batch, length, width = x.shape
+    rate, gap, reset, initial = (y.contiguous() for y in (rate, gap, reset, initial))
+    states = torch.empty_like(x, memory_format=torch.contiguous_format)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    last = x.new_empty(batch, width, dtype=wide)
+    block, parts, part = _cut(batch, length, width)
+    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
+    blocks = triton.cdiv(width, block)
+    steps = _steps(x)
+    with on_device(x):
+        begins = initial.unsqueeze(1)
+        if parts > 1:
+            added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
+            ends = (added, left)
+            _forward[(batch, blocks, parts)](
+                x, rate, gap, reset, initial, states, *ends, length, width, *steps, part, parts, WHOLE=False, **sizes
+            )
+            _join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
+        _forward[(batch, blocks, parts)](
+            x, rate, gap, reset, begins, states, last, last, length, width, *steps, part, parts, WHOLE=True, **sizes
+        )
+    return states, last
+
+
+def scan_rows_backward(
+    grad: Tensor,
+    grad_last: Tensor,
+    states: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    grad_x: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`scan_backward` that writes the gradient of x into `grad_x`, whose last dimension has to be contiguous."""
     batch, length, width = states.shape
     grad, rate, gap, reset, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, gap, reset, initial))
-    grad_x, grad_initial = torch.empty_like(grad), torch.empty_like(initial)
+    grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
     sizes = {"STRETCH": _STRETCH, "BLOCK": block}
@@ -67,20 +88,28 @@ def scan_backward(
     wide = torch.promote_types(grad.dtype, torch.float32)
     given = grad_last.to(wide).contiguous().unsqueeze(1)
     grads = grad_x, grad_rate, grad_initial
+    steps = _steps(grad_x)
     with on_device(grad):
         if parts > 1:
             added, left, after = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
             inputs = (grad, states, rate, gap, reset, initial, given)
             _backward[(batch, blocks, parts)](
-                *inputs, *grads, added, left, length, width, part, parts, WHOLE=False, **sizes
+                *inputs, *grads, added, left, length, width, *steps, part, parts, WHOLE=False, **sizes
             )
             _join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
             given = after
         inputs = (grad, states, rate, gap, reset, initial, given)
         _backward[(batch, blocks, parts)](
-            *inputs, *grads, grad_x, grad_x, length, width, part, parts, WHOLE=True, **sizes
+            *inputs, *grads, grad_x, grad_x, length, width, *steps, part, parts, WHOLE=True, **sizes
         )
-    return grad_x, grad_rate.sum(1), grad_initial
+    return grad_rate.sum(1), grad_initial
+
+
+def _steps(x: Tensor) -> tuple[int, int]:
+    """How far apart rows [B] and positions [N] of x [B, N, D] are in memory."""
+    if x.stride(2) != 1:
+        raise ValueError("the last dimension is not contiguous")
+    return x.stride(0), x.stride(1)
 
 
 def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
@@ -151,6 +180,8 @@ def _forward(
     LEFT,
     length,
     width,
+    row_step,
+    step,
     part,
     parts,
     WHOLE: tl.constexpr,
@@ -159,7 +190,7 @@ def _forward(
 ):
     """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves.
 
-    WHOLE, what the last part comes to goes to ADDED [B, D].
+    WHOLE, what the last part comes to goes to ADDED [B, D]. Rows of X are `row_step` apart, positions `step`.
     """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -179,7 +210,7 @@ def _forward(
         decay, _ = _decay(rate, GAP, RESET, row, length, at, inside)
         here = (row * length + at[:, None]) * width + channel[None, :]
         mask = inside[:, None] & known[None, :]
-        x = tl.load(X + here, mask=mask, other=0.0).to(wide)
+        x = tl.load(X + row * row_step + at[:, None] * step + channel[None, :], mask=mask, other=0.0).to(wide)
         left, added = tl.associative_scan((decay, x), 0, _join)
         states = left * carried[None, :] + added
         if WHOLE:
@@ -224,13 +255,18 @@ def _backward(
     LEFT,
     length,
     width,
+    row_step,
+    step,
     part,
     parts,
     WHOLE: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}."""
+    """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}.
+
+    Rows of GRAD_X are `row_step` apart, positions `step`.
+    """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
@@ -256,7 +292,8 @@ def _backward(
         left, added = tl.associative_scan((after, grad), 0, _join)
         total = left * carried[None, :] + added
         if WHOLE:
-            tl.store(GRAD_X + here, total.to(GRAD_X.dtype.element_ty), mask=mask)
+            there = row * row_step + at[:, None] * step + channel[None, :]
+            tl.store(GRAD_X + there, total.to(GRAD_X.dtype.element_ty), mask=mask)
             before = tl.load(STATES + here - width, mask=mask & (at > 0)[:, None], other=0.0).to(wide)
             before = tl.where((at == 0)[:, None], initial[None, :], before)
             decay, gap = _decay(rate, GAP, RESET, row, length, at, inside)

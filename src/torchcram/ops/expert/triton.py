@@ -1,0 +1,330 @@
+"""The expert as GPU kernels: each Euler step is one product whose result is used before it leaves the processor.
+
+A step reads the state, what drives it and the weights, and writes the next state and, if there will be a backward pass,
+the slope tanh(W h + drive). The backward pass goes through the steps from the last one; what each adds to the gradient
+of the drive is added up on the way, and the gradient of W is one product over all steps.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from torchcram.ops.decay.triton import scan_rows, scan_rows_backward
+from torchcram.ops.dispatch import on_device
+
+_ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile of a product
+_STRETCH, _CHANNELS = 16, 128  # positions and channels taken at a time where there is no product
+_PROGRAMS = 264  # that sum gradients over positions
+
+
+def expert(
+    into: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    inputs = (into, rate, gap, reset, initial, log_gap, gate_weight, gate_bias, weight)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    h, last, *_ = advance(*inputs, steps, learns)
+    return h, last
+
+
+# Operators of their own, which torch.compile takes as they are.
+@torch.library.custom_op("torchcram::expert", mutates_args=())
+def advance(
+    into: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    steps: int,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """h^(K) [B, N, D], the last state [B, D], h^(0) [B, N, D], h^(1) … h^(K-1), and all slopes [., B, N, D].
+
+    If nothing learns from it, the last three are empty.
+    """
+    batch, length, width = into.shape[0], into.shape[1], weight.shape[0]
+    into, log_gap, weight = into.contiguous(), log_gap.contiguous(), weight.contiguous()
+    start, last = scan_rows(into[..., :width], rate, gap, reset, initial)
+    middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
+    slopes = into.new_empty(steps if learns else 0, batch, length, width)
+    rows = batch * length
+    columns = min(_COLUMNS, triton.next_power_of_2(width))
+    grid = (triton.cdiv(width, columns), triton.cdiv(rows, _ROWS))
+    tile, part = [_ROWS, columns // 2], [_ROWS, _DEPTH]
+    drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), tile)
+    weights = TensorDescriptor.from_tensor(weight, [columns, _DEPTH])
+    h = start
+    for number in range(steps):
+        out = middle[number] if learns and number < steps - 1 else torch.empty_like(start)
+        flat = (x.view(rows, width) for x in (h, out, slopes[number] if learns else out))
+        before, after, slope = (TensorDescriptor.from_tensor(x, tile) for x in flat)
+        with on_device(into):
+            _step[grid](
+                TensorDescriptor.from_tensor(h.view(rows, width), part),
+                before,
+                drive,
+                log_gap,
+                gate_weight,
+                gate_bias,
+                weights,
+                after,
+                slope,
+                rows,
+                width,
+                1 / steps,
+                LEARNS=learns,
+                ROWS=_ROWS,
+                COLUMNS=columns,
+                DEPTH=_DEPTH,
+                num_warps=8,
+                num_stages=3,
+                maxnreg=128,  # so that two programs share a processor: one writes while the other multiplies
+            )
+        h = out
+    if not learns:
+        start = into.new_empty(0)
+    return h, last, start, middle, slopes
+
+
+@torch.library.custom_op("torchcram::expert_backward", mutates_args=())
+def advance_backward(
+    grad: Tensor,
+    grad_last: Tensor,
+    start: Tensor,
+    middle: Tensor,
+    slopes: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of into [B, N, 2D], rate [D], initial [B, D], gate_weight and gate_bias [D], and weight [D, D]."""
+    batch, length, width = start.shape
+    steps, rows = len(slopes), batch * length
+    log_gap, weight = log_gap.contiguous(), weight.contiguous()
+    grad_into = start.new_empty(batch, length, 2 * width)
+    inner = torch.empty_like(slopes)
+    programs = min(_PROGRAMS, triton.cdiv(rows, _STRETCH))
+    channels = min(_CHANNELS, triton.next_power_of_2(width))
+    sums = start.new_empty(2, steps, programs, width, dtype=torch.promote_types(gate_bias.dtype, torch.float32))
+    g = grad.to(start.dtype).contiguous().view(rows, width)
+    for number in reversed(range(steps)):
+        with on_device(start):
+            _slope[(programs, triton.cdiv(width, channels))](
+                g,
+                slopes[number],
+                log_gap,
+                gate_weight,
+                gate_bias,
+                inner[number],
+                grad_into,
+                sums[:, number],
+                rows,
+                width,
+                1 / steps,
+                sums.stride(0),
+                inner.stride(0),
+                STEPS=steps,
+                FIRST=number == 0,
+                STRETCH=_STRETCH,
+                CHANNELS=channels,
+            )
+        g = torch.addmm(g, inner[number].view(rows, width), weight)
+    grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
+    if steps > 1:
+        grad_weight = torch.addmm(grad_weight, inner[1:].view(-1, width).t(), middle.view(-1, width))
+    grad_rate, grad_initial = scan_rows_backward(
+        g.view(start.shape), grad_last, start, rate, gap, reset, initial, grad_into[..., :width]
+    )
+    grad_gate = sums.sum((1, 2)).to(gate_bias.dtype)
+    return grad_into, grad_rate.sum(0), grad_initial, grad_gate[0].clone(), grad_gate[1].clone(), grad_weight
+
+
+@advance.register_fake
+def _(
+    into: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    steps: int,
+    learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    shape = (*into.shape[:2], weight.shape[0])
+    return (
+        into.new_empty(shape),
+        into.new_empty(initial.shape, dtype=torch.promote_types(into.dtype, torch.float32)),
+        into.new_empty(shape if learns else (0,)),
+        into.new_empty(steps - 1 if learns else 0, *shape),
+        into.new_empty(steps if learns else 0, *shape),
+    )
+
+
+@advance_backward.register_fake
+def _(
+    grad: Tensor,
+    grad_last: Tensor,
+    start: Tensor,
+    middle: Tensor,
+    slopes: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch, length, width = start.shape
+    return (
+        start.new_empty(batch, length, 2 * width),
+        rate.new_empty(rate.shape),
+        initial.new_empty(initial.shape),
+        gate_bias.new_empty(gate_bias.shape),
+        gate_bias.new_empty(gate_bias.shape),
+        start.new_empty(weight.shape),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*output[2:], *inputs[1:9])
+
+
+def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    into, rate, initial, gate_weight, gate_bias, weight = advance_backward(grad, grad_last, *ctx.saved_tensors)
+    return into, rate, None, None, initial, None, gate_weight, gate_bias, weight, None, None
+
+
+advance.register_autograd(_gradient, setup_context=_remember)
+
+
+@triton.jit
+def _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known):
+    """σ(bias + weight · log gap) of positions × channels."""
+    weight = tl.load(GATE_WEIGHT + channel, mask=known, other=0.0).to(tl.float32)
+    bias = tl.load(GATE_BIAS + channel, mask=known, other=0.0).to(tl.float32)
+    return tl.sigmoid(bias[None, :] + weight[None, :] * log_gap[:, None])
+
+
+@triton.jit
+def _step(
+    H,
+    BEFORE,
+    INTO,
+    LOG_GAP,
+    GATE_WEIGHT,
+    GATE_BIAS,
+    WEIGHT,
+    AFTER,
+    SLOPE,
+    rows,
+    width,
+    share,
+    LEARNS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive), a tile of it; the drive is the second half of INTO [rows, 2D].
+
+    BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
+    needs must fit into the registers at once.
+    """
+    column, first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for begin in range(0, width, DEPTH):
+        h, weight = H.load([first, begin]), WEIGHT.load([column, begin])
+        total = tl.dot(h, weight.T, total, input_precision="ieee")
+    at = first + tl.arange(0, ROWS)
+    log_gap = tl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(tl.float32)
+    halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+    for half in tl.static_range(2):
+        begin = column + half * (COLUMNS // 2)
+        slope = 2 * tl.sigmoid(2 * (halves[half] + INTO.load([first, width + begin]).to(tl.float32))) - 1
+        if LEARNS:
+            SLOPE.store([first, begin], slope.to(SLOPE.dtype))
+        channel = begin + tl.arange(0, COLUMNS // 2)
+        step = share * _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, channel < width)
+        before = BEFORE.load([first, begin]).to(tl.float32)
+        AFTER.store([first, begin], (before + step * slope).to(AFTER.dtype))
+
+
+@triton.jit
+def _slope(
+    GRAD,
+    SLOPE,
+    LOG_GAP,
+    GATE_WEIGHT,
+    GATE_BIAS,
+    INNER,
+    GRAD_INTO,
+    SUMS,
+    rows,
+    width,
+    share,
+    sums_step,
+    inner_step,
+    STEPS: tl.constexpr,
+    FIRST: tl.constexpr,
+    STRETCH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """INNER, the gradient of W h + drive in a step, and what the gate's gradients sum up to; of a few channels.
+
+    In the FIRST step, which comes last, the sum over all steps goes to the second half of GRAD_INTO [rows, 2D]; those
+    of the others are `inner_step` further on each.
+    """
+    first = tl.program_id(0)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    known = channel < width
+    by_weight = tl.zeros((CHANNELS,), tl.float32)
+    by_bias = tl.zeros((CHANNELS,), tl.float32)
+    for begin in range(first * STRETCH, rows, tl.num_programs(0) * STRETCH):
+        at = (begin + tl.arange(0, STRETCH)).to(tl.int64)
+        inside = at < rows
+        mask = inside[:, None] & known[None, :]
+        here = at[:, None] * width + channel[None, :]
+        grad = share * tl.load(GRAD + here, mask=mask, other=0.0).to(tl.float32)
+        slope = tl.load(SLOPE + here, mask=mask, other=0.0).to(tl.float32)
+        log_gap = tl.load(LOG_GAP + at, mask=inside, other=0.0).to(tl.float32)
+        gate = _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known)
+        inner = grad * gate * (1 - slope * slope)
+        tl.store(INNER + here, inner.to(INNER.dtype.element_ty), mask=mask)
+        turned = grad * slope * gate * (1 - gate)
+        by_bias += tl.sum(turned, 0)
+        by_weight += tl.sum(turned * log_gap[:, None], 0)
+        if FIRST:
+            another = INNER + here
+            for _ in tl.static_range(1, STEPS):
+                another += inner_step
+                inner += tl.load(another, mask=mask, other=0.0).to(tl.float32)
+            there = GRAD_INTO + at[:, None] * 2 * width + width + channel[None, :]
+            tl.store(there, inner.to(GRAD_INTO.dtype.element_ty), mask=mask)
+    own = SUMS + first * width + channel
+    tl.store(own, by_weight, mask=known)
+    tl.store(own + sums_step, by_bias, mask=known)
