@@ -1,9 +1,10 @@
 """Maps of several inputs: the same as of one that holds them all."""
 
+import pytest
 import torch
 from torch import nn
 
-from torchcram.memory.joint import joint
+from torchcram.memory.joint import Map, dot, joint, side_by_side
 
 
 def test_parts_need_not_be_joined():
@@ -17,3 +18,23 @@ def test_parts_need_not_be_joined():
         torch.testing.assert_close(
             torch.autograd.grad(found.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs)
         )
+
+
+@pytest.mark.parametrize("positions", [2, 40])
+def test_several_maps_of_one_input_are_each_what_they_are(positions):
+    torch.manual_seed(0)
+    maps = [nn.Linear(9, size, bias=bias).double() for size, bias in ((4, True), (1, False), (3, True))]
+    x = torch.randn(2, positions, 9, dtype=torch.float64, requires_grad=True)
+    inputs = [x, *(p for each in maps for p in each.parameters())]
+    found = torch.cat(side_by_side(x, *(Map(each.weight, each.bias) for each in maps)), dim=-1)
+    expected = torch.cat([each(x) for each in maps], dim=-1)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs)
+    )
+
+
+def test_a_dot_product_is_the_same_in_compiled_code():
+    x, weight = torch.randn(3, 7), torch.randn(7)
+    torch.testing.assert_close(torch.compile(dot, fullgraph=True, backend="eager")(x, weight), dot(x, weight))
+    torch.testing.assert_close(dot(x, weight), (x @ weight).unsqueeze(-1))

@@ -18,6 +18,7 @@ from torchcram.config import (
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, nothing_before, smooth
+from torchcram.memory.joint import Map, side_by_side
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -186,24 +187,25 @@ class Block(nn.Module):
         u = narrow(self.norm_memory(x))
         context, h, working_state = self.working(u, timeline, state.working)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
-        active = self.semantic.active(u) if self.semantic is not None else None
-        recalled = self.semantic.up(active) if self.semantic is not None else None
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
             before, recent = timeline.previous(u, state.recent)
             seen = smooth(u, before, self.episodic.taps)
             if self.index is not None:
                 taps = torch.cat([u.unsqueeze(2), before], dim=2)
+        active, to_router, to_priority = self._of_tokens(u, seen)
+        recalled = self.semantic.up(active) if self.semantic is not None else None
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
             guidance = self._consult(self.index, seen, taps, timeline, state.index, policy, noise, keep=keep_state)
         store: Store | Slots | None = None
-        if self.episodic is not None and state.episodic is not None:
+        if self.episodic is not None and state.episodic is not None and to_priority is not None:
+            offered = seen, h, self.episodic.priority_of(to_priority, h), timeline, state.episodic
             if in_place:
-                store = Slots.open(self.episodic, seen, h, timeline, state.episodic)
+                store = Slots.open(self.episodic, *offered)
             else:
-                store = Store.open(self.episodic, seen, h, timeline, state.episodic, guidance, keep_all=policy.keep_all)
+                store = Store.open(self.episodic, *offered, guidance, keep_all=policy.keep_all)
 
         reading, estimate = None, None
         if self.quality is None or self.semantic is None or active is None or recalled is None:
@@ -216,7 +218,7 @@ class Block(nn.Module):
             estimate = self.quality.logit(u, recalled, active, self.semantic.up)
             quality = torch.sigmoid(estimate.detach())
         norm = wide(h.detach()).square().mean(-1).sqrt()
-        logits = self.router(seen, timeline.log_gap, norm, quality, surprise.detach())
+        logits = self.router(to_router, timeline.log_gap, norm, quality, surprise.detach())
         able = (True, store is not None, recalled is not None)
         hits = guidance.hits if guidance is not None else None
         chance = policy.audit if guidance is None else guidance.chance
@@ -321,7 +323,7 @@ class Block(nn.Module):
         """Compile the layer: as a whole, if it is given `room` for its lists; but for what an index of its own does."""
         if self.index is not None:
             self._consult = torch.compiler.disable(self._consult)  # type: ignore
-        self.compile()
+        self.compile(dynamic=False)  # room that varies would make all sizes derived from it unknown
 
     def _consult(
         self,
@@ -374,6 +376,22 @@ class Block(nn.Module):
         estimate = torch.ones_like(change[..., 0]) if worth is None else gather_rows(worth, rows)
         tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
         return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
+
+    def _of_tokens(self, u: Tensor, seen: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """What u brings to semantic memory's mind [B, N, R], and what router and write priority make of what is seen.
+
+        That is one product, or two where what is seen is not u.
+        """
+        semantic = Map(self.semantic.down.weight) if self.semantic is not None else None
+        priority = self.episodic.of_token if self.episodic is not None else None
+        maps = (semantic, self.router.of_token, priority)
+        if seen is u:
+            found = iter(side_by_side(u, *(each for each in maps if each is not None)))
+        else:
+            rest = side_by_side(seen, *(each for each in maps[1:] if each is not None))
+            found = iter(((semantic(u),) if semantic is not None else ()) + rest)
+        active, to_router, to_priority = (None if each is None else next(found) for each in maps)
+        return None if active is None else nn.functional.relu(active), to_router, to_priority
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and what to predict the next from."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
 from torchcram.memory.contradiction import Pointer
-from torchcram.memory.joint import joint
+from torchcram.memory.joint import Map, dot
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
@@ -98,10 +98,18 @@ class EpisodicMemory(nn.Module):
         self.key.weight.data.copy_(self.query.weight.data)
         self.taps = first_taps(width, config.convolution)
 
+    @property
+    def of_token(self) -> Map:
+        """The part of the priority's map that sees the token."""
+        return Map(self.priority.weight[:, : self.mix.shape[1]], self.priority.bias)
+
+    def priority_of(self, token: Tensor, h: Tensor) -> Tensor:
+        """w [B, N] from what `of_token` made of the tokens [B, N, 1], and h [B, N, D]."""
+        return (token + dot(h, self.priority.weight[0, h.shape[-1] :])).squeeze(-1)
+
     def write(
         self,
-        u: Tensor,
-        h: Tensor,
+        priority: Tensor,
         timeline: Timeline,
         state: EpisodicState,
         *,
@@ -110,14 +118,14 @@ class EpisodicMemory(nn.Module):
     ) -> Written:
         """Offer every real position of a call to the buffer, or to one without bounds.
 
-        u, h [B, N, D]; known [B, N] bool: a contradiction index found nothing new there, so it is the first to go.
+        priority [B, N]: of `priority_of`. known [B, N] bool: a contradiction index found nothing new there, so it is
+        the first to go.
         """
         batch, length = timeline.mask.shape
-        priority = joint(self.priority, u, h).squeeze(-1)
         known = torch.zeros_like(timeline.mask) if known is None else known
         position = timeline.position[:, :-1]
         fate = self.evictions(priority - KNOWN * known, timeline, state, None if keep_all else self.config.slots)
-        here = torch.arange(length, device=u.device).expand(batch, length)
+        here = torch.arange(length, device=priority.device).expand(batch, length)
         events = Events(
             written=torch.cat([torch.full_like(state.position, -1), here], dim=1),
             expires=fate.expires,

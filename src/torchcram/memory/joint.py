@@ -1,7 +1,11 @@
-"""Linear maps of several inputs at once."""
+"""Linear maps of several inputs at once, and several of one input."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from torchcram.memory.moments import wide
 
 
 def joint(map: nn.Linear, *parts: Tensor) -> Tensor:
@@ -11,3 +15,31 @@ def joint(map: nn.Linear, *parts: Tensor) -> Tensor:
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         out = out + nn.functional.linear(part, weight)
     return out
+
+
+class Map(NamedTuple):
+    """A linear map, or a part of one."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [..., D] to [..., C]."""
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
+    """What each map makes of x [..., D]; x is read once for all, unless it is smaller than the maps are."""
+    sizes = [len(each.weight) for each in maps]
+    if len(maps) < 2 or x.numel() < sum(sizes) * x.shape[-1]:
+        return tuple(each(x) for each in maps)
+    biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps]
+    out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), torch.cat(biases))
+    return out.split(sizes, dim=-1)
+
+
+def dot(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., D] · weight [D]: [..., 1]."""
+    if torch.compiler.is_compiling():  # which takes this together with whatever else is done to x
+        return (wide(x) * weight).sum(-1, keepdim=True).to(x.dtype)
+    return nn.functional.linear(x, weight.unsqueeze(0))

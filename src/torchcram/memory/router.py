@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
-from torchcram.memory.joint import joint
+from torchcram.memory.joint import Map
 from torchcram.memory.utility import MOST, STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
 
@@ -20,6 +20,7 @@ Reads = Literal["routed", "dense", "off"]
 NONE, EPISODIC, SEMANTIC = 0, 1, 2
 """The actions, in the paper's order: working memory alone, episodic read, semantic recall."""
 
+_SCALARS = 4  # numbers about a token that the router sees besides it
 _STREAM = 1 << 16  # of a `Draws`: far from the streams that a task draws its data from
 # The random numbers of a token in a layer, and those that only trials and an index need.
 _CHOICE, _AUDIT, _SKIP, _NUMBERS = slice(3), 3, 4, 5
@@ -169,7 +170,7 @@ class Router(nn.Module):
         self.worth = WorthEstimator(width, config) if config.rule == "worth" else None
         if self.worth is not None:
             self.register_buffer("price", torch.zeros(1))
-        self.hidden = nn.Linear(4 + (width if config.features == "input" else 0), config.hidden)
+        self.hidden = nn.Linear(_SCALARS + (width if config.features == "input" else 0), config.hidden)
         self.out = nn.Linear(config.hidden, 3)
         # softplus keeps κ ≥ 0; the number kept is its inverse.
         sharpness = torch.tensor(config.sharpness)
@@ -180,11 +181,22 @@ class Router(nn.Module):
         self.register_buffer("number", torch.arange(3), persistent=False)
         self.register_buffer("read_logit", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
 
-    def forward(self, u: Tensor, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor) -> Tensor:
-        """u [B, N, D], the rest [B, N]. Returns the logits [B, N, 3]."""
-        scalars = torch.stack([log_gap, norm, quality, uncertainty.log1p()], dim=-1).to(u.dtype)
-        features = (scalars, u) if self.config.features == "input" else (scalars,)
-        logits: Tensor = self.out(nn.functional.silu(joint(self.hidden, *features)))
+    @property
+    def of_token(self) -> Map | None:
+        """The part of the first map that sees the token itself, if it does."""
+        weight = self.hidden.weight[:, _SCALARS:]
+        return Map(weight, self.hidden.bias) if self.config.features == "input" else None
+
+    def forward(
+        self, token: Tensor | None, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor
+    ) -> Tensor:
+        """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and the rest [B, N]."""
+        scalars = torch.stack([log_gap, norm, quality, uncertainty.log1p()], dim=-1)
+        if token is None:
+            hidden = self.hidden(scalars.to(self.hidden.weight.dtype))
+        else:
+            hidden = nn.functional.linear(scalars.to(token.dtype), self.hidden.weight[:, :_SCALARS]) + token
+        logits: Tensor = self.out(nn.functional.silu(hidden))
         if self.config.sharpness:
             lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
             logits = logits + lead.unsqueeze(-1) * self.direction

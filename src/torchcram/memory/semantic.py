@@ -16,9 +16,5 @@ class SemanticMemory(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u [..., D] to r^S [..., D]."""
-        recalled: Tensor = self.up(self.active(u))
+        recalled: Tensor = self.up(nn.functional.relu(self.down(u)))
         return recalled
-
-    def active(self, u: Tensor) -> Tensor:
-        """What of memory u [..., D] brings to mind [..., R]: r^S before `up`."""
-        return nn.functional.relu(self.down(u))

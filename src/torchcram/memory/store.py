@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from torchcram.memory.contradiction import Guidance, Pointer
 from torchcram.memory.episodic import KNOWN, EpisodicMemory, Reading, Written
-from torchcram.memory.joint import joint
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.moments import wide
 from torchcram.memory.state import EpisodicState
@@ -45,15 +44,16 @@ class Store:
         memory: EpisodicMemory,
         seen: Tensor,
         h: Tensor,
+        priority: Tensor,
         timeline: Timeline,
         state: EpisodicState,
         guidance: Guidance | None,
         *,
         keep_all: bool,
     ) -> Store:
-        """Offer all positions to the buffer."""
+        """Offer all positions to the buffer, with their priority [B, N]."""
         known = guidance.consulted.known if guidance is not None and guidance.consulted is not None else None
-        written = memory.write(seen, h, timeline, state, known=known, keep_all=keep_all)
+        written = memory.write(priority, timeline, state, known=known, keep_all=keep_all)
         return cls(memory=memory, seen=seen, h=h, timeline=timeline, before=state, written=written)
 
     @property
@@ -106,9 +106,16 @@ class Slots:
     """[B, 1] bool"""
 
     @classmethod
-    def open(cls, memory: EpisodicMemory, seen: Tensor, h: Tensor, timeline: Timeline, state: EpisodicState) -> Slots:
+    def open(
+        cls,
+        memory: EpisodicMemory,
+        seen: Tensor,
+        h: Tensor,
+        priority: Tensor,
+        timeline: Timeline,
+        state: EpisodicState,
+    ) -> Slots:
         """Find a place for the new event: a free one, or that of the worst, of which the newest is the first to go."""
-        priority = joint(memory.priority, seen, h).squeeze(-1)
         least = torch.finfo(priority.dtype).min
         free = state.position < 0
         held = (state.priority - KNOWN * state.known).nan_to_num(nan=least).masked_fill(free, -torch.inf)

@@ -64,7 +64,8 @@ class SlottedAttention(nn.Module):
         assert state.episodic is not None
         u, recent = _smoothed(u, self.memory.taps, timeline, state.recent)
         none = torch.zeros_like(u)  # there is no working memory that keys could see
-        written = self.memory.write(u, none, timeline, state.episodic)
+        priority = self.memory.priority_of(self.memory.of_token(u), none)
+        written = self.memory.write(priority, timeline, state.episodic)
         listed = self.memory.list(u, none, written, state.episodic, None, keep=keep)
         reading = self.memory.read(u, none, compact(timeline.mask), timeline, written, listed)
         value = scatter_rows(reading.value, reading.rows, u.shape[1])

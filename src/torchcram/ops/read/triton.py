@@ -189,8 +189,8 @@ read.register_autograd(_gradient, setup_context=_remember)
 
 def _stretches(times: _Times, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """First and end of the events each tile of rows can read, and of the rows that can read each tile of events."""
-    meta = _meta(query)
-    at, rows, events = times.at, meta["ROWS"], meta["EVENTS"]
+    rows, events, *_ = _sizes(query.shape[1], query.shape[3], query.dtype)
+    at = times.at
     last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
     first = _tiles(at, rows, _NEVER).amin(2)
     lasting = times.expires.cummax(1).values  # no event before the first place that reaches `first` does so
