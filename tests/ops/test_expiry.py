@@ -144,7 +144,7 @@ def test_fast_form_equals_reference_with_any_buffer_from_before(case, form, shar
         first = stream.part(0, cut)
         held = held.after(first, run(reference, first, held, slots), 0, slots)
     rest = stream.part(cut, length)
-    with mock.patch.multiple(fast, _BITS=form[0], _CHUNK=form[1], _FEW=form[2]):
+    with mock.patch.multiple(fast, _BITS=form[0], _CHUNK=form[1], FEW=form[2]):
         ours = run(fast, rest, held, slots)
     expected = run(reference, rest, held, slots)
     assert torch.equal(ours.expires, expected.expires)

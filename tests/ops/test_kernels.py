@@ -193,3 +193,36 @@ def test_hashed():
         with use("triton"):
             assert torch.equal(hashed(key, rows, 3000), expected)
             assert hashed(key, rows, 0).shape == (5, 0)
+
+
+@pytest.mark.parametrize("chunk", [8, 128])
+@pytest.mark.parametrize("kind", ["random", "rising", "falling", "equal", "few"])
+@pytest.mark.parametrize(
+    ("length", "held", "slots"),
+    [(5, 0, 1), (60, 0, 7), (60, 9, 9), (70, 3, 40), (300, 20, 16), (41, 12, 52), (130, 0, 129), (600, 30, 33)],
+)
+def test_expiry(length, held, slots, kind, chunk, monkeypatch):
+    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals."""
+    module = importlib.import_module("torchcram.ops.expiry.triton")
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    monkeypatch.setattr(module, "_TILE", 128)
+    generator = torch.Generator().manual_seed(length + slots)
+    both = torch.randn(2, held + length, generator=generator)
+    if kind == "equal":
+        both = torch.zeros_like(both)
+    elif kind == "few":
+        both = both.round()
+    elif kind != "random":
+        both = both.sort(1, descending=kind == "falling").values
+    mask = torch.rand(2, length, generator=generator) < 0.9
+    position = mask.cumsum(1) - mask.long() + held
+    before = torch.stack([torch.randperm(held, generator=generator) for _ in range(2)])
+    before = before.masked_fill(torch.rand(2, held, generator=generator) < 0.2, -1)
+    inputs = [x.to(DEVICE) for x in (both[:, held:], mask, position, both[:, :held], before)]
+    priority, mask, position, *of_held = inputs
+    results = []
+    for form in ("reference", "triton"):
+        with use(form):
+            results.append(expiry(priority, mask, None, position, *of_held, slots))
+    for expected, found in zip(*results, strict=True):
+        assert torch.equal(found, expected)

@@ -77,7 +77,7 @@ def _expiries(size: Size, length: int, device: torch.device) -> Row:
     batch = max(1, size.tokens // length)
     priority, mask, none, held = _stream(batch, length, device)
     (seconds,) = in_turns(
-        waiting(lambda: expiry(priority, mask, ~mask, none, *held, size.slots), device),
+        waiting(lambda: expiry(priority, mask, None, none, *held, size.slots), device),
         repeats=size.repeats,
         warm_up=3,
     )
@@ -88,7 +88,7 @@ def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> 
     """The read of some rows over what they can read, against causal attention of all rows."""
     batch, heads, head = max(1, size.tokens // length), size.heads, size.head
     priority, mask, position, held = _stream(batch, length, device)
-    fate = expiry(priority, mask, ~mask, position, *held, slots)
+    fate = expiry(priority, mask, None, position, *held, slots)
     chosen = torch.rand(batch, length, device=device) < size.reads
     rows, listed = compact(chosen), compact(useful(fate.expires, chosen, keep=False))
     time = torch.rand(batch, length, dtype=torch.float64, device=device).cumsum(1)

@@ -142,7 +142,8 @@ class EpisodicMemory(nn.Module):
     def evictions(self, priority: Tensor, timeline: Timeline, state: EpisodicState, slots: int | None) -> Expiry:
         """What becomes of the events held and of those offered, priority [B, N]."""
         position, held = timeline.position[:, :-1], state.priority - KNOWN * state.known
-        return expiry(priority.detach(), timeline.mask, timeline.start, position, held, state.position, slots)
+        start = timeline.start if timeline.packed else None
+        return expiry(priority.detach(), timeline.mask, start, position, held, state.position, slots)
 
     def list(
         self,

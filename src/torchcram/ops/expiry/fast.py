@@ -12,20 +12,22 @@ from torch import Tensor
 from torchcram.ops.records import Expiry
 
 _BITS = 4  # of a digit
-_FEW = 4  # positions for which it takes less time to look at everything that is held
+FEW = 4
+"""Positions for which it takes less time to look at everything that is held."""
 _CHUNK = 1024  # longer sums are made of sums of so many
 
 
 def expiry(
     priority: Tensor,
     mask: Tensor,
-    reset: Tensor,
+    reset: Tensor | None,
     position: Tensor,
     held_priority: Tensor,
     held_position: Tensor,
     slots: int | None,
 ) -> Expiry:
     length, held = priority.shape[1], held_position.shape[1]
+    reset = torch.zeros_like(mask) if reset is None else reset
     limit = _end_of_sequence(mask, reset, held_position)
     if slots is None or held + length <= slots:
         return Expiry(limit, mask)
@@ -71,7 +73,7 @@ def _evicted(
     begin = torch.where(reset, held + here, 0).cummax(1).values  # of the sequence, in the order of writing
     end = (held + 1 + here).expand_as(begin)
     full = end - begin >= slots
-    if length <= _FEW:
+    if length <= FEW:
         place = torch.arange(total, device=order.device)
         outside = (place < begin.unsqueeze(2)) | (place >= end.unsqueeze(2))
         bar = rank.unsqueeze(1).masked_fill(outside, total).kthvalue(slots, dim=2).values

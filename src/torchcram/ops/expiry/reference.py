@@ -9,13 +9,14 @@ from torchcram.ops.records import Expiry
 def expiry(
     priority: Tensor,
     mask: Tensor,
-    reset: Tensor,
+    reset: Tensor | None,
     position: Tensor,
     held_priority: Tensor,
     held_position: Tensor,
     slots: int | None,
 ) -> Expiry:
     batch, length = priority.shape
+    reset = torch.zeros_like(mask) if reset is None else reset
     held = held_position.shape[1]
     expires = torch.full((batch, held + length), length, dtype=torch.int64, device=priority.device)
     admitted = torch.zeros_like(mask)
