@@ -286,7 +286,9 @@ def test_what_says_nothing_new_is_evicted_first(size):
     for begin in range(0, 6, size):
         part = slice(begin, begin + size)
         clock = Timeline.build(dt[:, part], position=position, time=time)
-        written = memory.write(memory.priority_of(memory.of_token(u[:, part]), h[:, part]), clock, state, known=known[:, part])
+        written = memory.write(
+            memory.priority_of(memory.of_token(u[:, part]), h[:, part]), clock, state, known=known[:, part]
+        )
         listed = memory.list(u[:, part], h[:, part], written, state, None, keep=True)
         rows = compact(clock.mask)
         state = memory.keep(written, memory.read(u[:, part], h[:, part], rows, clock, written, listed), state)

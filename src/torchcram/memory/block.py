@@ -39,6 +39,7 @@ from torchcram.memory.working import WorkingMemory
 from torchcram.ops import add_rows, gather_rows, scatter_rows
 from torchcram.ops.rows import longest
 
+_SIZES = 32  # that a layer is compiled for at most: phases of training and room for lists make several
 _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
 
 
@@ -132,7 +133,7 @@ class Block(nn.Module):
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
         like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
-        width, rank = like.shape[0], self.predictor[0].weight.shape[0]
+        width, rank = like.shape[0], self.predictor.get_parameter("0.weight").shape[0]
         return BlockState(
             working=torch.zeros(batch, width, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device),
             prediction=torch.zeros(batch, 1, rank, dtype=like.dtype, device=like.device),
@@ -323,7 +324,9 @@ class Block(nn.Module):
         """Compile the layer: as a whole, if it is given `room` for its lists; but for what an index of its own does."""
         if self.index is not None:
             self._consult = torch.compiler.disable(self._consult)  # type: ignore
-        self.compile(dynamic=False)  # room that varies would make all sizes derived from it unknown
+        # Sizes are known, or room that varies would make all that depends on it unknown; so there are more of them.
+        torch._dynamo.config.recompile_limit = max(_SIZES, torch._dynamo.config.recompile_limit)
+        self.compile(dynamic=False)
 
     def _consult(
         self,

@@ -35,7 +35,7 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
         return tuple(each(x) for each in maps)
     biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps]
     out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), torch.cat(biases))
-    return out.split(sizes, dim=-1)
+    return torch.split(out, sizes, dim=-1)
 
 
 def dot(x: Tensor, weight: Tensor) -> Tensor:

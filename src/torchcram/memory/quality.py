@@ -35,7 +35,7 @@ class QualityEstimator(nn.Module):
         u = u.detach()
         if active.numel() > up.weight.numel():
             # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
-            own, other = self.hidden.weight.split(u.shape[-1], dim=1)
+            own, other = torch.split(self.hidden.weight, u.shape[-1], dim=1)
             hidden = nn.functional.linear(u, own, self.hidden.bias)
             hidden = hidden + nn.functional.linear(active.detach(), other @ up.weight.detach())
         else:

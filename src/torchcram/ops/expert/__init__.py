@@ -54,16 +54,25 @@ def _composed(
 
 
 def _triton(
-    into: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor, log_gap: Tensor, *others: Tensor | int
+    into: Tensor,
+    rate: Tensor,
+    gap: Tensor,
+    reset: Tensor,
+    initial: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    steps: int,
 ) -> tuple[Tensor, Tensor]:
     """The kernels, loaded when first needed; they know no gradient of the gaps, and pay for narrow numbers alone."""
-    inputs = (into, rate, gap, reset, initial, log_gap, *others)
+    inputs = (into, rate, gap, reset, initial, log_gap, gate_weight, gate_bias, weight, steps)
     unfit = len(rate) % _ALIGNED or (into.is_cuda and into.dtype not in _NARROW)
     if unfit or gap.requires_grad or log_gap.requires_grad:
-        return _composed(*inputs)  # type: ignore[arg-type]
+        return _composed(*inputs)
     from torchcram.ops.expert import triton
 
-    return triton.expert(*inputs)  # type: ignore[arg-type]
+    return triton.expert(*inputs)
 
 
 _FORMS = {"reference": _composed, "fast": _composed, "triton": _triton}
