@@ -15,10 +15,11 @@ SIZE = kernels.Size(tokens=128, heads=2, head=8, slots=8, reads=0.2, dtype=torch
 def test_rows_are_complete():
     torch.manual_seed(0)
     rows = list(kernels.run(SIZE, [32, 200], "cpu"))
-    whats = ["scan, forward", "scan, backward", "expiry", *2 * ["read, forward", "read, forward and backward"]]
+    both = [[f"{name}, forward", f"{name}, forward and backward"] for name in ("expert", "read")]
+    whats = ["scan, forward", "scan, backward", *both[0], "expiry", *2 * both[1]]
     assert [row["what"] for row in rows] == 2 * whats
     assert [(row["length"], row["batch"]) for row in rows[:: len(whats)]] == [(32, 4), (200, 1)]
-    bounded, unbounded = rows[3], rows[5]
+    bounded, unbounded = rows[5], rows[7]
     assert (bounded["slots"], unbounded["slots"]) == (8, "all")
     assert bounded["events"] < unbounded["events"] <= 32, "a small buffer has less to read from"
     assert all(row["ours_ms"] > 0 for row in rows)

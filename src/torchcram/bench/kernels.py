@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, waiting
 from torchcram.memory.episodic import useful
-from torchcram.ops import Events, compact, decay_scan, episodic_read, expiry, gather_rows, use
+from torchcram.ops import Events, compact, decay_scan, episodic_read, euler_steps, expert, expiry, gather_rows, use
 from torchcram.results import Row
 
 _LIMITS = {torch.float32: 1e-3, torch.bfloat16: 2e-2}  # relative error against float64: tf32 products, bfloat16
@@ -32,12 +32,13 @@ class Size:
 
 
 def run(size: Size, lengths: list[int], device: str) -> Iterator[Row]:
-    """The scan, expiry and the read at each length."""
+    """The scan, the expert made of it, expiry and the read at each length."""
     place = torch.device(device)
     torch.manual_seed(0)
     bandwidth = copy_bandwidth(place)
     for length in lengths:
         yield from _scans(size, length, place, bandwidth)
+        yield from _experts(size, length, place)
         yield _expiries(size, length, place)
         for slots in dict.fromkeys((size.slots, None)):
             yield from _reads(size, length, slots, place)
@@ -71,6 +72,62 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
             "ours_ms": 1000 * seconds,
             "share_of_bandwidth": tensors * bytes_moved / seconds / bandwidth,
         }
+
+
+def _experts(size: Size, length: int, device: torch.device, steps: int = 3) -> Iterator[Row]:
+    """Scan and Euler steps as one operation, against one after the other."""
+    batch, width = max(1, size.tokens // length), size.heads * size.head
+
+    def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape, device=device).to(dtype).requires_grad_()
+
+    inputs = [
+        normal(batch, length, 2 * width, dtype=size.dtype),
+        torch.rand(width, device=device).requires_grad_(),
+        normal(width),
+        normal(width),
+        (normal(width, width).detach() / math.sqrt(width)).to(size.dtype).requires_grad_(),
+    ]
+    gap = torch.rand(batch, length, device=device)
+    reset = torch.zeros(batch, length, dtype=torch.bool, device=device)
+    initial, grad = torch.zeros(batch, width, device=device), torch.randn(batch, length, width, device=device)
+    grad = grad.to(size.dtype)
+
+    def together(*given: Tensor) -> Tensor:
+        into, rate, gate_weight, gate_bias, weight = given
+        clock = gap.to(rate.dtype), reset, initial.to(rate.dtype), gap.log1p().to(rate.dtype)
+        return expert(into, rate, *clock, gate_weight, gate_bias, weight, steps)[0]
+
+    def apart(*given: Tensor) -> Tensor:
+        into, rate, gate_weight, gate_bias, weight = given
+        entering, drive = into.chunk(2, dim=-1)
+        start, _ = decay_scan(entering, rate, gap, reset, initial)
+        gate = torch.sigmoid(torch.addcmul(gate_bias, gate_weight, gap.log1p().unsqueeze(-1)))
+        return euler_steps(start, drive, gate, weight, steps)
+
+    _check("expert", together, inputs, grad, size.dtype)
+    for what, backward in (("expert, forward", False), ("expert, forward and backward", True)):
+
+        def run(form: Callable[..., Tensor], backward: bool = backward) -> Callable[[], None]:
+            def once() -> None:
+                with torch.set_grad_enabled(backward):
+                    out = form(*inputs)
+                if backward:
+                    torch.autograd.grad(out, inputs, grad)
+
+            return waiting(once, device)
+
+        yield compare(
+            what,
+            run(together),
+            run(apart),
+            against="scan and Euler steps, one after the other",
+            length=length,
+            repeats=size.repeats,
+            batch=batch,
+            width=width,
+            dtype=str(size.dtype).removeprefix("torch."),
+        )
 
 
 def _expiries(size: Size, length: int, device: torch.device) -> Row:
