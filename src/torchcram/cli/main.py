@@ -293,6 +293,39 @@ def kernels(
 
 
 @bench.command()
+def scaling(
+    lengths: Annotated[
+        str, typer.Option(help="Positions of a sequence, separated by commas.")
+    ] = "2048,8192,32768,131072",
+    buffers: Annotated[str, typer.Option(help="Slots of CRAM's buffers, likewise.")] = "512,4096",
+    preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
+    tokens: Annotated[int, typer.Option(min=1, help="Positions in all, or of one longer sequence.")] = 65_536,
+    reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    json: JsonFile = None,
+) -> None:
+    """How time grows with length, from dense attention to few that read a bounded buffer."""
+    from itertools import chain
+
+    from torchcram.bench.scaling import run, stores
+    from torchcram.bench.whole import Size
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import numbers, prepare
+    from torchcram.cli.tables import show_and_write
+
+    with told():
+        prepare(device)
+        on_gpu = device != "cpu"
+        size = Size(preset=preset, tokens=tokens, reads=reads, bf16=on_gpu, compile=on_gpu)
+        given = numbers("--lengths", lengths)
+        rows = chain(
+            run(size, given, numbers("--buffers", buffers), device),
+            stores(max(given), (1.0, 0.05, reads), device),
+        )
+        show_and_write("bench-scaling", rows, json, device)
+
+
+@bench.command()
 def decode(
     lengths: Annotated[str, typer.Option(help="Positions of a context, separated by commas.")] = "2048,131072",
     batches: Annotated[str, typer.Option(help="Sequences at once, likewise.")] = "1,32",

@@ -1,0 +1,155 @@
+"""How time grows with length, and where it went: from dense attention to a bounded buffer that few read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from torchcram.bench.timing import at_best, in_turns, waiting
+from torchcram.bench.whole import Contender, Size, imposed
+from torchcram.memory import RoutingPolicy
+from torchcram.models import baseline
+from torchcram.results import Row
+
+FIRST = 8192
+"""Growth is told from here on: shorter sequences do not fill a GPU in the same way."""
+
+
+class Stage(NamedTuple):
+    """A way of running CRAM."""
+
+    name: str
+    slots: int | None
+    """M; None: nothing is ever evicted."""
+    reads: float
+    compile: bool = True
+
+
+def stages(size: Size, buffers: Sequence[int]) -> list[Stage]:
+    """What changes on the way from everybody reading everything to few reading from a bounded buffer."""
+    bounded = [
+        stage
+        for slots in buffers
+        for stage in (
+            Stage("all read a bounded buffer", slots, 1.0),
+            Stage("few read a bounded buffer", slots, size.reads),
+        )
+    ]
+    unfused = Stage("few read a bounded buffer, not compiled", buffers[0], size.reads, compile=False)
+    return [
+        Stage("all read everything", None, 1.0),
+        Stage("few read everything", None, size.reads),
+        *bounded,
+        *([unfused] if size.compile else []),
+    ]
+
+
+def run(size: Size, lengths: Sequence[int], buffers: Sequence[int], device: str, repeats: int = 5) -> Iterator[Row]:
+    """A training step and a prefill of each stage at each length, against a Transformer's; then how they grow."""
+    place = torch.device(device)
+    found: dict[tuple[str, Stage], list[tuple[int, float]]] = {}
+    for length in lengths:
+        batch = max(1, size.tokens // length)
+        tokens = torch.randint(size.vocabulary, (batch, length), device=place)
+        for what in ("train", "prefill"):
+            dense = Contender(baseline("transformer", size.preset, size.cram()), size, place)
+            run_dense = (dense.train if what == "train" else dense.prefill)(tokens, RoutingPolicy())
+            attention, best = at_best(run_dense, place)
+            (theirs,) = in_turns(best, repeats=repeats, warm_up=1)
+            del dense, run_dense, best
+            for stage in stages(size, buffers):
+                milliseconds = 1000 * _time(stage, size, what, tokens, repeats, place)
+                found.setdefault((what, stage), []).append((length, milliseconds))
+                yield {
+                    "what": what,
+                    "stage": stage.name,
+                    "length": length,
+                    "batch": batch,
+                    "slots": "all" if stage.slots is None else stage.slots,
+                    "reads": stage.reads,
+                    "compile": stage.compile and size.compile,
+                    "ours_ms": milliseconds,
+                    "baseline": f"transformer, {attention}",
+                    "baseline_ms": 1000 * theirs,
+                    "ratio": 1000 * theirs / milliseconds,
+                }
+    for (what, stage), times in found.items():
+        each = [(length, time / max(1, length / size.tokens)) for length, time in times if length >= FIRST]
+        if len(each) > 1:
+            yield {
+                "what": f"{what}, growth",
+                "stage": stage.name,
+                "slots": "all" if stage.slots is None else stage.slots,
+                "reads": stage.reads,
+                "from": each[0][0],
+                "to": each[-1][0],
+                "exponent": exponent(each),
+            }
+
+
+def exponent(times: Sequence[tuple[int, float]]) -> float:
+    """The slope of log time over log length, by least squares."""
+    x, y = ([math.log(value) for value in values] for values in zip(*times, strict=True))
+    middle, level = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+
+
+def _time(stage: Stage, size: Size, what: str, tokens: torch.Tensor, repeats: int, device: torch.device) -> float:
+    mine = dataclasses.replace(size, reads=stage.reads, compile=stage.compile and size.compile)
+    config = mine.cram().override({"episodic.slots": stage.slots})
+    contender = Contender(config, mine, device)
+    batch, length = tokens.shape
+    policy = imposed(mine, batch, length, config.layers, device, training=what == "train")
+    once = (contender.train if what == "train" else contender.prefill)(tokens, policy)
+    (seconds,) = in_turns(once, repeats=repeats, warm_up=3 if device.type == "cuda" else 1)
+    return seconds
+
+
+def stores(
+    length: int, shares: Sequence[float], device: str, *, heads: int = 8, head: int = 64, steps: int = 200
+) -> Iterator[Row]:
+    """A layer's reads while tokens come one by one, from everything that was ever written: where routing itself pays.
+
+    What was written lies in the device's memory, or in the host's, from where each read has to fetch it.
+    """
+    place = torch.device(device)
+    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    shape = (1, heads, length, head)
+    query = torch.randn(1, heads, 1, head, device=place).to(dtype)
+    here = [torch.randn(shape, device=place).to(dtype) for _ in range(2)]
+    places = {"device": here}
+    if place.type == "cuda":
+        places["host"] = [x.cpu().pin_memory() for x in here]
+    fetched = [torch.empty_like(x) for x in here]
+    for where, kept in places.items():
+        whole = None
+        for share in sorted(shares, reverse=True):
+            reading = (torch.rand(steps, generator=torch.Generator().manual_seed(0)) < share).tolist()
+
+            def tokens(reading: list[bool] = reading, where: str = where, kept: list[torch.Tensor] = kept) -> None:
+                for reads in reading:
+                    if not reads:
+                        continue
+                    key, value = kept
+                    if where == "host":
+                        key, value = (to.copy_(x, non_blocking=True) for to, x in zip(fetched, kept, strict=True))
+                    nn.functional.scaled_dot_product_attention(query, key, value)
+
+            (seconds,) = in_turns(waiting(tokens, place), repeats=3, warm_up=1)
+            each = 1000 * seconds / steps
+            whole = each if whole is None else whole
+            yield {
+                "what": "reads from an unbounded store",
+                "store": where,
+                "length": length,
+                "reads": sum(reading) / steps,
+                "ours_ms": each,
+                "baseline": f"{max(shares):.0%} reads",
+                "baseline_ms": whole,
+                "ratio": whole / max(each, 1e-9),
+            }
