@@ -63,7 +63,7 @@ def test_the_page_has_every_number():
         "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 |",
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % | 99.99 % |",
-        "| srcd | `transformer` without rotary | 1 | 99.50 % | 100 % | 8 | 50 % |",
+        "| srcd | `transformer` without rotary | – | 1 | 99.50 % | 100 % | 8 | 50 % |",
         "| srcd | `cram` | 1 | 100 % | 13 % | 1.04 | 6.50 % |",
     ]
     for line in expected:

@@ -234,6 +234,31 @@ def baselines(
             temporary.write_text(text, encoding="utf-8")
 
 
+@app.command()
+def performance(
+    folder: Annotated[Path, typer.Option("--results", help="Folder of the result files bench-*.json.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="Where to write the page; its picture goes to images beside it.")] = Path(
+        "docs/performance.md"
+    ),
+) -> None:
+    """Write the page about speed, from the result files of benchmarks that are there."""
+    from torchcram import results
+    from torchcram.cli.errors import told
+    from torchcram.files import replacing
+    from torchcram.report.performance import NAMES, page, picture
+
+    with told():
+        paths = {name: folder / f"bench-{name}.json" for name in NAMES}
+        files = {name: results.read(path) for name, path in paths.items() if path.is_file()}
+        image = out.parent / "images" / "performance.svg"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in ((out, page(files)), (image, picture(files))):
+            with replacing(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""

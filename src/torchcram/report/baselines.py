@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchcram.report.markdown import source, table
 from torchcram.report.words import SPACE, percent, plain
 
 Row = Mapping[str, Any]
@@ -74,8 +75,8 @@ One seed for each setting of what trades attention for quality.
 
 ### How they were tuned
 
-Accuracy (all queries) at each learning rate, one seed; the best was used from there on. Steps, batches and schedule are
-the same for all.
+Accuracy (all queries) at each learning rate, one seed; the best was used from there on. Batches and schedule are the
+same for all, and so are the steps where a setting does not say otherwise.
 
 {rates}
 """
@@ -140,7 +141,7 @@ def page(srcd: Row, mqar: Row) -> str:
         raise ValueError(f"states are of sequences of several lengths: {sorted(lengths)}")
     return _PAGE.format(
         state_length=f"{lengths.pop():,}" if lengths else "–",
-        about=_table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
+        about=table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
         mqar_setting=_setting(mqar),
         mqar=_mqar_table(groups(mqar["rows"], "final")),
         srcd_setting=_setting(srcd),
@@ -184,7 +185,7 @@ def verdicts(finals: Sequence[Group]) -> list[str]:
 
 
 def _setting(data: Row) -> str:
-    return f"{data['setting']} {data['machine']}; commit {data['commit']}.\n\n```sh\n{data['command']}\n```"
+    return f"{data['setting']} {source(data)}"
 
 
 def _mqar_table(finals: Sequence[Group]) -> str:
@@ -193,6 +194,7 @@ def _mqar_table(finals: Sequence[Group]) -> str:
         return [
             group.rows[0]["task"],
             group.name,
+            _count(group.rows[0].get("steps")),
             str(len(group.rows)),
             _accuracy(group, "accuracy"),
             _percent(group.reads),
@@ -200,8 +202,8 @@ def _mqar_table(finals: Sequence[Group]) -> str:
             _percent(group.median("pairs")),
         ]
 
-    heads = ("task", "model", "seeds", "accuracy", "reads", "reads ÷ queries", "pairs")
-    return _table(heads, map(line, finals))
+    heads = ("task", "model", "steps", "seeds", "accuracy", "reads", "reads ÷ queries", "pairs")
+    return table(heads, map(line, finals))
 
 
 def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
@@ -226,7 +228,7 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
             plain(measured["forward_ms"], 1),
         ]
 
-    return _table(_COLUMNS, map(line, finals))
+    return table(_COLUMNS, map(line, finals))
 
 
 def _curve_table(curve: Sequence[Group]) -> str:
@@ -241,7 +243,7 @@ def _curve_table(curve: Sequence[Group]) -> str:
             plain(group.median("forward_ms"), 1),
         ]
 
-    return _table(("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms"), map(line, curve))
+    return table(("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms"), map(line, curve))
 
 
 def _rates_table(rows: Iterable[Row]) -> str:
@@ -255,12 +257,7 @@ def _rates_table(rows: Iterable[Row]) -> str:
     for name, each in tried.items():
         found = {row["rate"]: row["accuracy"] for row in each}
         lines.append([name, *(_percent(found.get(rate)) for rate in rates)])
-    return _table(("model", *(f"{rate:g}" for rate in rates)), lines)
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    written = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in written)
+    return table(("model", *(f"{rate:g}" for rate in rates)), lines)
 
 
 def _accuracy(group: Group, key: str) -> str:
@@ -280,3 +277,7 @@ def _bytes(size: float | None) -> str:
 
 def _thousands(value: float | None) -> str:
     return "–" if value is None else f"{value / 1000:.0f}k"
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"

@@ -1,0 +1,17 @@
+"""Pieces of Markdown pages that are made from result files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    written = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in written)
+
+
+def source(data: Mapping[str, Any]) -> str:
+    """What a result file says of where it comes from."""
+    return f"{data['machine']}; commit {data['commit']}.\n\n```sh\n{data['command']}\n```"

@@ -1,0 +1,179 @@
+"""The page about speed: what was aimed at, what a clock showed, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchcram.report import chart, colours
+from torchcram.report.chart import Axis, Curve
+from torchcram.report.markdown import source, table
+from torchcram.report.words import SPACE, plain, short, times
+
+Row = Mapping[str, Any]
+Files = Mapping[str, Row]
+"""Result files by what they are of: train, prefill, decode, kernels, scaling."""
+
+NAMES = ("train", "prefill", "decode", "kernels", "scaling")
+LONG, SHORT = 131_072, 2048
+FEW = "few read a bounded buffer"
+
+_PAGE = """\
+# Performance
+
+Made by `torchcram performance` from `results/bench-{{train,prefill,decode,kernels,scaling}}.json`. Both sides of each
+figure are of the same run, on the same machine; the Transformer is compiled and has the attention that serves it best.
+
+![How many times faster than a Transformer a training step and a prefill are, by length](images/performance.svg)
+
+## What was aimed at
+
+{targets}
+
+{sections}
+"""
+_TITLES = {
+    "train": "A training step",
+    "prefill": "A prefill",
+    "decode": "One more token",
+    "kernels": "Single operations",
+    "scaling": "Growth, and where the time went",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A figure, and what it should be."""
+
+    what: str
+    wanted: float
+    found: float | None
+    most: bool = False
+    """The figure should be no larger, rather than no smaller."""
+    form: Callable[[float | None], str] = times
+
+    @property
+    def met(self) -> bool | None:
+        """None: not measured."""
+        if self.found is None:
+            return None
+        return self.found <= self.wanted if self.most else self.found >= self.wanted
+
+    def cells(self) -> list[str]:
+        """A line of a table."""
+        said = {None: "not measured", True: "yes", False: "no"}[self.met]
+        return [self.what, f"{'≤' if self.most else '≥'} {self.form(self.wanted)}", self.form(self.found), said]
+
+
+def targets(files: Files) -> list[Target]:
+    """What the project set out to reach on one H200."""
+    out = []
+    for what, name, wanted in (
+        ("train", "training step", (1.15, 2.0, 5.5, 20.0)),
+        ("prefill", "prefill", (1.05, 1.8, 4.5, 15.0)),
+    ):
+        for length, least in zip((SHORT, 8192, 32_768, LONG), wanted, strict=True):
+            found = _pick(files, what, "ratio", length=length, slots=512)
+            out.append(Target(what=f"{name}, {length:,} positions, M = 512", wanted=least, found=found))
+    few = {"stage": FEW, "compile": True}
+    large = _pick(files, "scaling", "ratio", what="train", length=LONG, slots=4096, **few)
+    out.append(Target(what=f"training step, {LONG:,} positions, M = 4096", wanted=12.0, found=large))
+    growth = _pick(files, "scaling", "exponent", what="train, growth", stage=FEW, slots=512)
+    out.append(
+        Target(what="growth of a training step with length, exponent", wanted=0.05, found=growth, most=True, form=plain)
+    )
+    for batch, least in ((32, 80.0), (1, 4.0)):
+        found = _pick(files, "decode", "ratio", length=LONG, batch=batch)
+        out.append(Target(what=f"decode after {LONG:,} positions, batch {batch}", wanted=least, found=found))
+    long, brief = (_pick(files, "decode", "ours_ms", length=length, batch=32) for length in (LONG, SHORT))
+    flat = long / brief if long and brief else None
+    out.append(Target(what=f"decode, time at {LONG:,} ÷ at {SHORT:,}", wanted=1.05, found=flat, most=True, form=plain))
+    mine, theirs = (
+        _pick(files, "decode", key, length=LONG, batch=32) for key in ("state_bytes", "baseline_state_bytes")
+    )
+    less = theirs / mine if mine and theirs else None
+    out.append(Target(what=f"decode, memory after {LONG:,} positions, M = 512: times less", wanted=200.0, found=less))
+    for length, slots, least in ((SHORT, 512, 12.0), (32_768, 512, 150.0), (32_768, "all", 40.0)):
+        found = _pick(files, "kernels", "ratio", what="read, forward", length=length, slots=slots)
+        named = "an unbounded buffer" if slots == "all" else f"M = {slots}"
+        out.append(Target(what=f"read, {length:,} positions, {named}", wanted=least, found=found))
+    for way, least in (("forward", 0.6), ("backward", 0.5)):
+        found = _pick(files, "kernels", "share_of_bandwidth", what=f"scan, {way}", length=SHORT)
+        out.append(Target(what=f"scan, {way}: share of a copy's bandwidth", wanted=least, found=found, form=plain))
+    return out
+
+
+def page(files: Files) -> str:
+    """The whole page, in Markdown."""
+    lines = (target.cells() for target in targets(files))
+    sections = [_section(name, files[name]) for name in NAMES if name in files]
+    return _PAGE.format(targets=table(("what", "wanted", "found", "met"), lines), sections="\n\n".join(sections))
+
+
+def picture(files: Files) -> str:
+    """How many times faster than a Transformer, by length: SVG."""
+    curves = []
+    for name, colour in (("train", "novel"), ("prefill", "other0")):
+        rows = files[name]["rows"] if name in files else []
+        points = sorted((float(row["length"]), float(row["ratio"])) for row in rows if row.get("slots") == 512)
+        curves.append(
+            Curve(label=_TITLES[name].removeprefix("A "), colour=colour, middle=points, bolder=name == "train")
+        )
+    every = [point for curve in curves for point in curve.middle] or [(SHORT, 1.0)]
+    most = max(2.0, *(ratio for _, ratio in every))
+    lengths = sorted({length for length, _ in every})
+    ratios = [ratio for ratio in (0, 1, 2, 5, 10, 20, 50, 100) if ratio <= most]
+    return chart.line_chart(
+        name="Times faster than a Transformer, by length of a sequence",
+        x=Axis(
+            low=lengths[0],
+            high=lengths[-1],
+            ticks=[(length, f"{length:,.0f}") for length in lengths],
+            title="positions of a sequence",
+            bend=lengths[0] / 4,
+        ),
+        y=Axis(low=0, high=most, ticks=[(r, f"{r}{SPACE}×") for r in ratios], bend=0.5, title="times faster"),
+        curves=curves,
+        form=times,
+        levels=[chart.Level(label="Transformer", value=1.0)],
+        width=640,
+        height=320,
+        heading="CRAM with 1.5 % reads against a compiled Transformer",
+        standalone=f"{chart.STYLE}\n{colours.drawing_rules(colours.LIGHT)}",
+    )
+
+
+_COLUMNS = (
+    *("what", "stage", "store", "length", "batch", "slots", "reads", "compile"),
+    *("ours_ms", "baseline_ms", "ratio", "tokens_per_second", "baseline_tokens_per_second"),
+    *("share_of_bandwidth", "baseline_share_of_bandwidth", "exponent", "baseline"),
+)
+
+
+def _section(name: str, data: Row) -> str:
+    """The rows of a result file, with the columns that any of them has."""
+    rows: Sequence[Row] = data["rows"]
+    columns = [key for key in _COLUMNS if any(row.get(key) is not None for row in rows)]
+    heads = [key.replace("_", " ") for key in columns]
+    lines = ([_cell(row.get(key)) for key in columns] for row in rows)
+    return f"## {_TITLES[name]}\n\n{source(data)}\n\n{table(heads, lines)}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return short(value) if isinstance(value, float) else str(value)
+
+
+def _pick(files: Files, name: str, key: str, **wanted: object) -> float | None:
+    """A number of the first row that is as wanted; None if there is none."""
+    rows: Iterable[Row] = files[name]["rows"] if name in files else ()
+    for row in rows:
+        if all(row.get(field) == value for field, value in wanted.items()) and row.get(key) is not None:
+            return float(row[key])
+    return None
