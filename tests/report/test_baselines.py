@@ -34,7 +34,7 @@ def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
 def files(*rows):
     about = {"setting": "Small.", "machine": "a machine", "commit": "abc", "command": "torchcram sweep"}
     mqar = [
-        row("final", "cram", 1.0, 0.13, opt=0.125),
+        row("final", "cram", 1.0, 0.13, opt=0.125, steps=3000),
         row("final", "transformer", 0.995, 1.0, setting="without rotary", opt=0.125),
     ]
     return {**about, "rows": list(rows)}, {**about, "rows": mqar}
@@ -64,7 +64,7 @@ def test_the_page_has_every_number():
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % | 99.99 % |",
         "| srcd | `transformer` without rotary | – | 1 | 99.50 % | 100 % | 8 | 50 % |",
-        "| srcd | `cram` | 1 | 100 % | 13 % | 1.04 | 6.50 % |",
+        "| srcd | `cram` | 3,000 | 1 | 100 % | 13 % | 1.04 | 6.50 % |",
     ]
     for line in expected:
         assert line in text.splitlines()
