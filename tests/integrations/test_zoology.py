@@ -111,7 +111,7 @@ def trained() -> tuple[Model, torch.optim.Optimizer, int]:
     """A model that has released its reads; not to be changed."""
     model = Model()
     optimizer = optimizer_of(model)
-    steps = 350  # long enough after the release at 90 for reads to have settled
+    steps = 450  # long enough after the release at 90 for reads to have settled
     for _ in train(model, optimizer, range(steps)):
         pass
     return model, optimizer, steps

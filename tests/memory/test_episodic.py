@@ -8,7 +8,7 @@ from torchcram import Cram, CramConfig
 from torchcram.config import EpisodicConfig
 from torchcram.memory import EpisodicMemory, EpisodicState, RoutingPolicy, Timeline
 from torchcram.memory.episodic import Reading, Written, smooth
-from torchcram.ops import Rows, compact
+from torchcram.ops import Rows, compact, gather_rows
 
 WIDTH, HEADS = 6, 2
 
@@ -33,8 +33,8 @@ def call(
 ) -> tuple[Written, Reading, EpisodicState]:
     """Write, read (by default every real position) and keep."""
     written = memory.write(memory.priority_of(memory.of_token(u), h), clock, state)
-    listed = memory.list(u, h, written, state, chosen, keep=True)
-    found = memory.read(u, h, compact(clock.mask if chosen is None else chosen), clock, written, listed)
+    rows = compact(clock.mask if chosen is None else chosen)
+    found = memory.look(u, h, rows, clock, written, state, chosen, keep=True)
     return written, found, memory.keep(written, found, state)
 
 
@@ -184,7 +184,7 @@ def test_a_query_and_a_key_of_the_same_content_match_at_the_start():
     memory = EpisodicMemory(WIDTH, EpisodicConfig(heads=HEADS))
     u, h, dt = (x.float() for x in sequence(4))
     written = memory.write(memory.priority_of(memory.of_token(u), h), Timeline.build(dt), memory.empty(2))
-    listed = memory.list(u, h, written, memory.empty(2), None, keep=False)
+    listed = memory.list(u, h, memory.pick(written, None, keep=False), written, memory.empty(2))
     torch.testing.assert_close(listed.key.flatten(2), memory.query(u + memory.mix[0] * (h + 1)))
     assert memory.query.weight.data_ptr() != memory.key.weight.data_ptr()
 
@@ -239,8 +239,7 @@ def test_an_empty_row_list_is_fine():
     clock = Timeline.build(dt)
     written = memory.write(memory.priority_of(memory.of_token(u), h), clock, memory.empty(2))
     nobody = Rows(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.bool))
-    listed = memory.list(u, h, written, memory.empty(2), torch.zeros_like(clock.mask), keep=True)
-    found = memory.read(u, h, nobody, clock, written, listed)
+    found = memory.look(u, h, nobody, clock, written, memory.empty(2), torch.zeros_like(clock.mask), keep=True)
     assert found.value.shape == (2, 0, WIDTH)
     assert found.pairs.tolist() == [0, 0]
     assert memory.keep(written, found, memory.empty(2)).position.tolist() == [[0, 1, 2]] * 2
@@ -259,10 +258,10 @@ def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
     written = memory.write(memory.priority_of(memory.of_token(u), h), timeline, memory.empty(2))
     rows = compact(torch.arange(9).expand(2, 9) > 2)
     used = torch.arange(9).expand(2, 9) % 2 == 0
-    listed = memory.list(u, h, written, memory.empty(2), None, keep=False)
+    listed = memory.list(u, h, memory.pick(written, None, keep=False), written, memory.empty(2))
     found = memory.evidence(u, h, rows, timeline, written, listed, used)
     with torch.no_grad():
-        query = memory.query_of(u, h, rows, timeline)[:, :, 1 - idle]
+        query = memory.query_of(gather_rows(u, rows), gather_rows(h, rows), rows, timeline)[:, :, 1 - idle]
         scores = query @ listed.key[:, :, 1 - idle].transpose(1, 2) / half**0.5
         scores = scores + nn.functional.logsigmoid(written.priority).unsqueeze(1)
         age = torch.log1p(timeline.time[:, rows.at[0], None] - timeline.time.unsqueeze(1)).clamp_min(0)
@@ -289,9 +288,9 @@ def test_what_says_nothing_new_is_evicted_first(size):
         written = memory.write(
             memory.priority_of(memory.of_token(u[:, part]), h[:, part]), clock, state, known=known[:, part]
         )
-        listed = memory.list(u[:, part], h[:, part], written, state, None, keep=True)
         rows = compact(clock.mask)
-        state = memory.keep(written, memory.read(u[:, part], h[:, part], rows, clock, written, listed), state)
+        found = memory.look(u[:, part], h[:, part], rows, clock, written, state, None, keep=True)
+        state = memory.keep(written, found, state)
         position, time = clock.position[:, -1], clock.time[:, -1]
     assert [sorted(row) for row in state.position.tolist()] == [[1, 4], [0, 5]]
 
@@ -313,8 +312,7 @@ def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packe
     for readers in (None, chosen):
         memory.zero_grad()
         written = memory.write(memory.priority_of(memory.of_token(u), h), clock, before)
-        listed = memory.list(u, h, written, before, readers, keep=True)
-        found = memory.read(u, h, compact(chosen), clock, written, listed)
+        found = memory.look(u, h, compact(chosen), clock, written, before, readers, keep=True)
         found.value.square().sum().backward()
         kept = memory.keep(written, found, before)
         results.append((found, kept, [p.grad for p in memory.parameters()]))
@@ -330,7 +328,7 @@ def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packe
     events, at = written.events, torch.arange(20)
     readable = (events.written[:, :, None] < at) & (at <= events.expires[:, :, None]) & chosen[:, None]
     for keep in (False, True):
-        listed = memory.list(u, h, written, before, chosen, keep=keep)
+        listed = memory.look(u, h, compact(chosen), clock, written, before, chosen, keep=keep).listed
         wanted = readable.any(2) | (events.expires >= 20 if keep else False)
         for row in range(2):
             new = listed.number[row][listed.valid[row]][written.held :]

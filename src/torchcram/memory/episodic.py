@@ -35,6 +35,15 @@ class Written(NamedTuple):
         return self.position.shape[1] - self.admitted.shape[1]
 
 
+class Picked(NamedTuple):
+    """New events of a call that are of any use."""
+
+    rows: Rows | None
+    """None: all of them."""
+    needed: Tensor
+    """[]: the most of any sequence; 0 if none was picked. There may be room for fewer."""
+
+
 class Listed(NamedTuple):
     """Events with keys and values: the S held ones, then the new ones that are of any use, in the order of writing."""
 
@@ -50,7 +59,7 @@ class Listed(NamedTuple):
     """[B, E]: log σ(w)."""
     events: Events
     useful: Tensor
-    """[]: the most new ones of any sequence that are of any use; 0 if none was picked. There may be room for fewer."""
+    """[]: see `Picked.needed`."""
 
     def place(self, number: Tensor, total: int) -> Tensor:
         """Where in the list the events of these numbers [B, R] are, of `total` in the call; -1: nowhere."""
@@ -145,70 +154,40 @@ class EpisodicMemory(nn.Module):
         start = timeline.start if timeline.packed else None
         return expiry(priority.detach(), timeline.mask, start, position, held, state.position, slots)
 
-    def list(
-        self,
-        u: Tensor,
-        h: Tensor,
-        written: Written,
-        state: EpisodicState,
-        readers: Tensor | None,
-        *,
-        keep: bool,
-        room: int | None = None,
-    ) -> Listed:
-        """Keys and values of what `readers` [B, N] bool can read, and with `keep` of what stays; None: of everything.
-
-        All others would be for nothing: of most events in a long sequence nobody ever asks. room: for how many new ones
-        of a sequence.
-        """
-        held, events = written.held, written.events
-        if readers is None:
-            new, picked, number = None, u, torch.arange(written.position.shape[1], device=u.device)
-            number, valid = number.expand_as(written.position), torch.ones_like(written.known)
-            strength, listed = written.priority, events
-            needed = torch.zeros((), dtype=torch.int64, device=u.device)
-        else:
-            wanted = useful(events.expires[:, held:], readers, keep=keep)
-            needed = longest(wanted)
-            new = compact(wanted, room)
-            if new.at.shape[1] == 0:
-                new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
-            picked = gather_rows(u, new)
-            own = torch.arange(held, device=u.device).expand(len(u), held)
-            number = torch.cat([own, held + new.at], dim=1)
-            valid = torch.cat([torch.ones_like(own, dtype=torch.bool), new.valid], dim=1)
-            never = u.shape[1]  # of padding: it is written when all is over
-            written_at, expires = (x.gather(1, number).masked_fill(~valid, never) for x in events[:2])
-            listed = Events(written_at, expires, events.time.gather(1, number))
-            strength = written.priority.gather(1, number)
-        key, value = self.pair_of(picked, h if new is None else gather_rows(h, new))
-        return Listed(
-            number=number,
-            valid=valid,
-            key=_append(state.key, key),
-            value=_append(state.value, value),
-            strength=nn.functional.logsigmoid(strength),
-            events=listed,
-            useful=needed,
-        )
-
-    def read(
+    def look(
         self,
         u: Tensor,
         h: Tensor,
         rows: Rows,
         timeline: Timeline,
         written: Written,
-        listed: Listed,
+        state: EpisodicState,
+        readers: Tensor | None,
         pointer: Pointer | None = None,
+        *,
+        keep: bool,
+        room: int | None = None,
     ) -> Reading:
-        """Look up the given rows, and no others; `pointer`: which event each token [B, N] is thought to ask for."""
-        total = written.position.shape[1]
+        """Look up the given rows, and no others; `pointer`: which event each token [B, N] is thought to ask for.
+
+        u, h [B, N, D]. readers, keep, room: see `pick`; rows are among the readers.
+        """
+        picked = self.pick(written, readers, keep=keep, room=room)
+        if picked.rows is None:
+            askers, events = (gather_rows(u, rows), gather_rows(h, rows)), (u, h)
+        else:
+            # Both at once: each tensor that is gathered from has to be filled with gradients once only.
+            count = rows.at.shape[1]
+            both = Rows(*(torch.cat(parts, dim=1) for parts in zip(rows, picked.rows, strict=True)))
+            found = gather_rows(u, both), gather_rows(h, both)
+            askers, events = (found[0][:, :count], found[1][:, :count]), (found[0][:, count:], found[1][:, count:])
+        listed = self.list(*events, picked, written, state)
         target = None
+        total = written.position.shape[1]
         if pointer is not None:
             target = listed.place(_pointed_at(pointer, rows, written), total)
-        found = episodic_read(
-            self.query_of(u, h, rows, timeline),
+        read = episodic_read(
+            self.query_of(*askers, rows, timeline),
             listed.key,
             listed.value,
             listed.strength,
@@ -218,15 +197,55 @@ class EpisodicMemory(nn.Module):
             listed.events,
             target,
         )
-        mass = scatter_rows(found.mass, Rows(listed.number, listed.valid), total)
-        return Reading(rows, listed, self.outward(found.value.flatten(2)), mass, found.pairs)
+        mass = scatter_rows(read.mass, Rows(listed.number, listed.valid), total)
+        return Reading(rows, listed, self.outward(read.value.flatten(2)), mass, read.pairs)
+
+    def pick(self, written: Written, readers: Tensor | None, *, keep: bool, room: int | None = None) -> Picked:
+        """The new events that `readers` [B, N] bool can read, and with `keep` those that stay; None: all of them.
+
+        All others would be listed for nothing: of most events in a long sequence nobody ever asks. room: for how many
+        of a sequence.
+        """
+        if readers is None:
+            return Picked(None, torch.zeros((), dtype=torch.int64, device=written.position.device))
+        wanted = useful(written.events.expires[:, written.held :], readers, keep=keep)
+        new = compact(wanted, room)
+        if new.at.shape[1] == 0:
+            new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
+        return Picked(new, longest(wanted))
+
+    def list(self, u: Tensor, h: Tensor, picked: Picked, written: Written, state: EpisodicState) -> Listed:
+        """Keys and values of the events held, and of those picked, whose u and h are [B, E, D]."""
+        held, events = written.held, written.events
+        if picked.rows is None:
+            number = torch.arange(written.position.shape[1], device=u.device).expand_as(written.position)
+            valid, listed, strength = torch.ones_like(written.known), events, written.priority
+        else:
+            new = picked.rows
+            own = torch.arange(held, device=u.device).expand(len(u), held)
+            number = torch.cat([own, held + new.at], dim=1)
+            valid = torch.cat([torch.ones_like(own, dtype=torch.bool), new.valid], dim=1)
+            never = written.admitted.shape[1]  # of padding: it is written when all is over
+            written_at, expires = (x.gather(1, number).masked_fill(~valid, never) for x in events[:2])
+            listed = Events(written_at, expires, events.time.gather(1, number))
+            strength = written.priority.gather(1, number)
+        key, value = self.pair_of(u, h)
+        return Listed(
+            number=number,
+            valid=valid,
+            key=_append(state.key, key),
+            value=_append(state.value, value),
+            strength=nn.functional.logsigmoid(strength),
+            events=listed,
+            useful=picked.needed,
+        )
 
     @torch.no_grad()
     def evidence(
         self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline, written: Written, listed: Listed, used: Tensor
     ) -> Evidence:
         """What the reads of a few rows rest on, which are among those `listed` for; used [B, N] bool: who uses one."""
-        query = self.query_of(u, h, rows, timeline)
+        query = self.query_of(gather_rows(u, rows), gather_rows(h, rows), rows, timeline)
         scores = torch.einsum("brhd,behd->bhre", query, listed.key) / math.sqrt(query.shape[-1])
         age = torch.log1p(gather_rows(timeline.time, rows).unsqueeze(2) - listed.events.time.unsqueeze(1))
         scores = scores + self.recency.view(-1, 1, 1) * age.clamp_min(0).unsqueeze(1).to(scores.dtype)
@@ -285,8 +304,8 @@ class EpisodicMemory(nn.Module):
         return self._heads(self.key(u + self.mix[1] * h)), self._heads(self.value(u + self.mix[2] * h))
 
     def query_of(self, u: Tensor, h: Tensor, rows: Rows, timeline: Timeline) -> Tensor:
-        """Queries [B, R, H, d] of the given rows."""
-        query = self._heads(self.query(gather_rows(u, rows) + self.mix[0] * gather_rows(h, rows)))
+        """Queries [B, R, H, d] of the given rows, whose u and h are [B, R, D]."""
+        query = self._heads(self.query(u + self.mix[0] * h))
         if self.config.trained_length is not None and not self.training:
             position = gather_rows(timeline.position[:, :-1], rows)
             query = query * _sharpness(position, self.config.trained_length).to(query.dtype)[..., None, None]

@@ -64,15 +64,15 @@ class Store:
     def read(
         self, chosen: Tensor, readers: Tensor | None, pointer: Pointer | None, room: Room | None, *, keep: bool
     ) -> Reading:
-        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.read`.
+        """The reads of the positions where `chosen` [B, N] is True; see `EpisodicMemory.look`.
 
         readers: whoever may ask what is there, and more; None: nearly all, so it does not pay to pick what they can
         read. keep: the buffer will be kept.
         """
         rows = compact(chosen, room.rows if room is not None else None)
         events = room.events if room is not None else None
-        listed = self.memory.list(self.seen, self.h, self.written, self.before, readers, keep=keep, room=events)
-        return self.memory.read(self.seen, self.h, rows, self.timeline, self.written, listed, pointer)
+        call = self.timeline, self.written, self.before
+        return self.memory.look(self.seen, self.h, rows, *call, readers, pointer, keep=keep, room=events)
 
     def evidence(self, guidance: Guidance, reading: Reading | None, used: Tensor) -> Evidence | None:
         """What the reads of an index's witnesses rest on, of which some are `used` [B, N]; None if there are none."""

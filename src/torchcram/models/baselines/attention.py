@@ -66,8 +66,7 @@ class SlottedAttention(nn.Module):
         none = torch.zeros_like(u)  # there is no working memory that keys could see
         priority = self.memory.priority_of(self.memory.of_token(u), none)
         written = self.memory.write(priority, timeline, state.episodic)
-        listed = self.memory.list(u, none, written, state.episodic, None, keep=keep)
-        reading = self.memory.read(u, none, compact(timeline.mask), timeline, written, listed)
+        reading = self.memory.look(u, none, compact(timeline.mask), timeline, written, state.episodic, None, keep=keep)
         value = scatter_rows(reading.value, reading.rows, u.shape[1])
         losses = {}
         if self.training:
