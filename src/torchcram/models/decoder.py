@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from torchcram.ledger import Ledger
-from torchcram.memory import BlockOutput, BlockState, CramState, RoutingPolicy, Timeline
+from torchcram.memory import EPISODIC, Block, BlockOutput, BlockState, CramState, RoutingPolicy, Timeline
+from torchcram.memory.fused import FusedLayer
 from torchcram.models.cram import Cram
 from torchcram.models.inputs import Batch, Inputs, arrange
 from torchcram.models.recording import record
+from torchcram.ops.dispatch import choose
 
 _LEAST = 64  # slots to begin with
 
@@ -25,7 +27,8 @@ class Decoder:
 
     The state is a copy that every step changes in place: so memory and the time of a step do not grow with what has
     been seen, once buffers are full. On a GPU it has all slots from the start, and a step is recorded once and then
-    replayed; it scores the slots of all sequences, also of those that do not read.
+    replayed. If there are kernels for the layers, it uses copies of their weights, made when the decoder is, unless
+    under autocast; else it scores the slots of all sequences, also of those that do not read.
     """
 
     def __init__(self, model: Cram, state: CramState | None = None, *, batch: int | None = None) -> None:
@@ -38,9 +41,13 @@ class Decoder:
             raise ValueError("give either a state to go on from, or how many sequences begin")
         given = model.fitting(state, len(state.position)) if state is not None else model.initial_state(batch or 0)
         self.model = model
-        self.state = self._roomy(given, given.position.device.type == "cuda")
+        blocks = choose(_FUSED, given.position)(model)
+        self.state = self._roomy(given, bool(blocks) or given.position.is_cuda)
         """Where the sequences stand; the next step changes it."""
         layers = model.config.layers
+        self._tally = given.position.new_zeros(layers, 3, len(given.position))
+        """What the last step of each fused layer did; see `ops.step.Scratch`."""
+        self._fused = [FusedLayer(*parts) for parts in zip(blocks, self.state.layers, self._tally, strict=bool(blocks))]
         self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
         """Real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
         self._inputs: Batch | None = None
@@ -117,17 +124,23 @@ class Decoder:
         model, state = self.model, self.state
         timeline = Timeline.single(batch.dt, batch.mask, state.position, state.time, model.config.time_unit)
         x = model.encoder(batch)
-        layers: list[BlockOutput] = []
-        policy = RoutingPolicy()
-        for block, memory in zip(model.blocks, state.layers, strict=True):
-            layers.append(block(x, timeline, memory, policy, in_place=True))
-            x = layers[-1].x
+        if self._fused and not torch.is_autocast_enabled(x.device.type):
+            for layer in self._fused:
+                x = layer.step(x, timeline).x
+            counts = _fused_counts(timeline, self._tally)
+        else:
+            layers: list[BlockOutput] = []
+            policy = RoutingPolicy()
+            for block, memory in zip(model.blocks, state.layers, strict=True):
+                layers.append(block(x, timeline, memory, policy, in_place=True))
+                x = layers[-1].x
+            counts = _counts(timeline, layers)
         predictions, pooled = model.heads(model.norm(x), timeline, state.pooled)
         state.position.copy_(timeline.position[:, -1])
         state.time.copy_(timeline.time[:, -1])
         if state.pooled is not None and pooled is not None:
             state.pooled.copy_(pooled)
-        self._counts += _counts(timeline, layers)
+        self._counts += counts
         return {name: x.squeeze(1) if x.dim() == 3 else x for name, x in predictions.items()}
 
     def _replay(self, batch: Batch) -> dict[str, Tensor]:
@@ -188,18 +201,42 @@ def _slots(state: CramState) -> int:
 
 
 def _copy(x: Tensor) -> Tensor:
-    return x.detach().clone()
+    return x.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _none(_: Cram) -> list[Block]:
+    return []
+
+
+def _all_or_none(model: Cram) -> list[Block]:
+    """The layers, if there are kernels for a step of each."""
+    blocks = [block for block in model.blocks if isinstance(block, Block) and FusedLayer.suits(block)]
+    return blocks if len(blocks) == len(model.blocks) else []
+
+
+_FUSED = {"fast": _none, "triton": _all_or_none}
 
 
 def _counts(timeline: Timeline, layers: list[BlockOutput]) -> Tensor:
     """What one step adds to `Decoder._counts`."""
     mask, nothing = timeline.mask, timeline.position.new_zeros(())
     reads = torch.stack([layer.reads & mask for layer in layers])
-    dense = ((timeline.position[:, :-1] + 1) * mask).sum()
     pairs = [nothing if layer.pairs is None else layer.pairs.sum() for layer in layers]
     writes = torch.stack([layer.writes for layer in layers])
-    whole = torch.stack([mask.sum(), reads.any(0).sum(), dense])
-    return torch.cat([whole, reads.sum((1, 2)), torch.stack(pairs), writes.sum((1, 2))])
+    return torch.cat([_whole(timeline, reads), reads.sum((1, 2)), torch.stack(pairs), writes.sum((1, 2))])
+
+
+def _fused_counts(timeline: Timeline, tally: Tensor) -> Tensor:
+    """The same of fused layers, from what they tell [L, 3, B]."""
+    actions, writes, pairs = tally.unbind(1)
+    reads = actions == EPISODIC
+    return torch.cat([_whole(timeline, reads.unsqueeze(-1)), reads.sum(1), pairs.sum(1), writes.sum(1)])
+
+
+def _whole(timeline: Timeline, reads: Tensor) -> Tensor:
+    """Real positions, those that read in any layer, reads [L, B, 1], and dense pairs."""
+    dense = ((timeline.position[:, :-1] + 1) * timeline.mask).sum()
+    return torch.stack([timeline.mask.sum(), reads.any(0).sum(), dense])
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

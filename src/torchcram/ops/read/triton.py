@@ -35,10 +35,10 @@ def episodic_read(
     events: Events,
     target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pairs = _pairs(rows, events)
+    times = _Times.of(rows, row_time, target, events)
+    pairs = _pairs(times)
     if query.shape[1] == 0 or key.shape[1] == 0:
         return query * 0.0, query.new_zeros(key.shape[:2], dtype=torch.float32), pairs
-    times = _Times.of(rows, row_time, target, events)
     tensors = (x.contiguous() for x in (query, key, value, strength.float(), recency.float()))
     out, _, mass = read(*tensors, *times, *_stretches(times, query))
     return out, mass.detach(), pairs
@@ -204,12 +204,10 @@ def _stretches(times: _Times, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     )
 
 
-def _pairs(rows: Rows, events: Events) -> Tensor:
-    """[B]: how many events each row can read, summed: those written before it, less those that have expired."""
-    at = rows.at.contiguous()
-    before = torch.searchsorted(events.written.contiguous(), at)
-    gone = torch.searchsorted(events.expires.sort(1).values, at)
-    return ((before - gone) * rows.valid).sum(1)
+def _pairs(times: _Times) -> Tensor:
+    """[B]: by how many rows each event can be read, summed: those after it was written, less those after it expired."""
+    after, gone = (torch.searchsorted(times.at, x, right=True) for x in (times.written, times.expires))
+    return (gone - after).clamp_min(0).sum(1)
 
 
 def _meta(query: Tensor) -> dict[str, Any]:
