@@ -59,3 +59,9 @@ def test_the_command_writes_a_result_file(tmp_path):
     data = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
     assert (data["name"], [row["length"] for row in data["rows"]]) == ("bench-train", [16, 32])
     assert CliRunner().invoke(app, ["bench", "prefill", "--lengths", "16;32", *words]).exit_code == 1
+
+
+def test_another_model_can_be_the_rival():
+    (row,) = whole.run("train", SIZE, [32], "cpu", against="mamba", repeats=1)
+    assert str(row["baseline"]).startswith("mamba")
+    assert row["baseline_parameters"] == pytest.approx(row["parameters"], rel=0.05)

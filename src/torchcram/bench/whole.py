@@ -1,4 +1,4 @@
-"""Whole models against each other: CRAM with a given share of reads, and a Transformer with as many parameters."""
+"""Whole models against each other: CRAM with a given share of reads, and another with as many parameters."""
 
 from __future__ import annotations
 
@@ -95,11 +95,13 @@ class Contender:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.size.bf16)
 
 
-def run(what: str, size: Size, lengths: Sequence[int], device: str, repeats: int = 7) -> Iterator[Row]:
-    """CRAM against the Transformer at each length: `what` is `train` or `prefill`."""
+def run(
+    what: str, size: Size, lengths: Sequence[int], device: str, *, against: str = "transformer", repeats: int = 7
+) -> Iterator[Row]:
+    """CRAM against another model at each length: `what` is `train` or `prefill`."""
     place, training = torch.device(device), what == "train"
     config = size.cram()
-    rival = baseline("transformer", size.preset, config)
+    rival = baseline(against, size.preset, config)
     for length in lengths:
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
@@ -109,12 +111,12 @@ def run(what: str, size: Size, lengths: Sequence[int], device: str, repeats: int
             (each.train if training else each.prefill)(tokens, policy)
             for each, policy in zip(pair, policies, strict=True)
         )
-        attention, theirs = at_best(theirs, place)
+        attention, theirs = at_best(theirs, place) if against == "transformer" else ("ours, in PyTorch", theirs)
         yield compare(
             what,
             ours,
             theirs,
-            against=f"transformer, {attention}",
+            against=f"{against}, {attention}",
             length=length,
             repeats=repeats,
             warm_up=3 if place.type == "cuda" else 1,

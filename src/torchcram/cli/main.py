@@ -268,7 +268,7 @@ def cpu(json: JsonFile = None) -> None:
     show_and_write("bench-cpu", run(), json, "cpu")
 
 
-@bench.command(name="train", help="A training step of CRAM against a Transformer's, at several lengths.")
+@bench.command(name="train", help="A training step of CRAM against another model's, at several lengths.")
 @bench.command(name="prefill", help="A forward pass that leaves a state, likewise.")
 def whole(
     context: typer.Context,
@@ -279,6 +279,9 @@ def whole(
     tokens: Annotated[int, typer.Option(min=1, help="Positions of a step, or of one longer sequence.")] = 65_536,
     slots: Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")] = 512,
     reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
+    against: Annotated[
+        str, typer.Option(help="The other model: transformer, or a baseline such as mamba.")
+    ] = "transformer",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
 ) -> None:
@@ -293,7 +296,7 @@ def whole(
         given = numbers("--lengths", lengths)
         on_gpu = device != "cpu"
         size = Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
-        show_and_write(f"bench-{what}", run(what, size, given, device), json, device)
+        show_and_write(f"bench-{what}", run(what, size, given, device, against=against), json, device)
 
 
 @bench.command()
