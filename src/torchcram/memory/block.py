@@ -37,7 +37,7 @@ from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
 from torchcram.ops import add_rows, gather_rows, scatter_rows
-from torchcram.ops.rows import longest
+from torchcram.ops.rows import fixed, longest
 
 _SIZES = 32  # that a layer is compiled for at most: phases of training and room for lists make several
 _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where all read
@@ -183,6 +183,7 @@ class Block(nn.Module):
             )
         if policy.keep_all and keep_state:
             raise ValueError("policy.keep_all leaves no state to go on from: pass keep_state=False")
+        room = None if room is None else Room(*map(fixed, room))
         state = self.initial_state(x.shape[0]) if state is None else state
         x = timeline.clean(x)
         u = narrow(self.norm_memory(x))
@@ -324,9 +325,8 @@ class Block(nn.Module):
         """Compile the layer: as a whole, if it is given `room` for its lists; but for what an index of its own does."""
         if self.index is not None:
             self._consult = torch.compiler.disable(self._consult)  # type: ignore
-        # Sizes are known, or room that varies would make all that depends on it unknown; so there are more of them.
         torch._dynamo.config.recompile_limit = max(_SIZES, torch._dynamo.config.recompile_limit)
-        self.compile(dynamic=False)
+        self.compile()
 
     def _consult(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
@@ -137,23 +138,28 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         shared = 1 if policy.reads == "dense" else self.config.layers
         call = kept()
         room = self._room(call, policy, length) if call is not None else None
-        for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):
-            forced = dense if number in self.config.episodic_layers else None
-            if policy.actions is not None:
-                forced = policy.actions[..., number]
-            layer: BlockOutput = block(
-                x,
-                timeline,
-                memory,
-                policy,
-                forced=forced,
-                noise=noise[number % shared],
-                guidance=guidance,
-                room=room,
-                keep_state=keep_state,
-            )
-            x, guidance = layer.x, layer.guidance
-            layers.append(layer)
+        # Without room for its lists, compiled code would be in pieces; and for room that is a guess, it does not pay.
+        compiled = self.blocks[0]._compiled_call_impl is not None
+        plain = compiled and (call is None or call.guessing)
+        how = torch.compiler.set_stance("force_eager") if plain else contextlib.nullcontext()
+        with how:
+            for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):
+                forced = dense if number in self.config.episodic_layers else None
+                if policy.actions is not None:
+                    forced = policy.actions[..., number]
+                layer: BlockOutput = block(
+                    x,
+                    timeline,
+                    memory,
+                    policy,
+                    forced=forced,
+                    noise=noise[number % shared],
+                    guidance=guidance,
+                    room=room,
+                    keep_state=keep_state,
+                )
+                x, guidance = layer.x, layer.guidance
+                layers.append(layer)
         needed = [layer.needed for layer in layers if layer.needed is not None]
         if call is not None and needed:
             for name, count in zip(Room._fields, torch.stack(needed).amax(0), strict=True):

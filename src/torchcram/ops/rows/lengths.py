@@ -66,6 +66,11 @@ def longest(chosen: Tensor) -> Tensor:
     return torch.nn.functional.pad(chosen.sum(1), (0, 1)).amax()  # of no sequences, none
 
 
+def fixed(count: int) -> int:
+    """The same. Compiled code takes it for a constant: with one that varies, all sizes that follow from it would."""
+    return len([None] * count) if torch.compiler.is_compiling() else count
+
+
 def kept() -> Call | None:
     """The call whose lengths are kept now, if any."""
     return _open
@@ -118,6 +123,11 @@ class Call:
         each = self.lists.setdefault(name, _List(most=most, room=min(most, usual), guessed=True))
         each.most = most
         return min(each.room, most)
+
+    @property
+    def guessing(self) -> bool:
+        """Whether some room was given without anybody knowing yet how much is needed."""
+        return any(each.guessed for each in self.lists.values())
 
     def need(self, name: str, count: Tensor) -> None:
         """Say how long the longest of these lists had to be."""
