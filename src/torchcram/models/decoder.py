@@ -47,7 +47,7 @@ class Decoder:
         layers = model.config.layers
         self._tally = given.position.new_zeros(layers, 3, len(given.position))
         """What the last step of each fused layer did; see `ops.step.Scratch`."""
-        self._fused = [FusedLayer(*parts) for parts in zip(blocks, self.state.layers, self._tally, strict=bool(blocks))]
+        self._fused = [FusedLayer(*parts) for parts in zip(blocks, self.state.layers, self._tally, strict=False)]
         self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
         """Real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
         self._inputs: Batch | None = None

@@ -121,9 +121,10 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
-        kept = self.device.type == "cuda" and (isinstance(self.model, Cram) or not config.compile)
+        on_gpu = self.device.type == "cuda"
+        kept = on_gpu or config.compile if isinstance(self.model, Cram) else on_gpu and not config.compile
         self.lengths = Lengths() if kept else None
-        """How long lists have been: on a GPU a step must not wait to learn it."""
+        """How long lists have been: on a GPU a step must not wait to learn it, and compiled layers have to know."""
         self._positions = 0
         """Trained on since the last report, in all processes."""
         self._counts = torch.zeros(2, dtype=torch.float64, device=self.device)
