@@ -1,0 +1,170 @@
+"""One position of each sequence through a whole layer, in a few GPU kernels; `memory.fused` prepares what they need.
+
+The specification is `memory.Block.forward` with `in_place=True`.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+GROUP = 16
+"""Columns of a product that one program makes: parts of merged weights begin at multiples of it."""
+
+
+class Sizes(NamedTuple):
+    """What a layer's kernels are made for."""
+
+    width: int
+    """D"""
+    rank: int
+    """R, of semantic memory, of the predictor and of the quality's hidden layer."""
+    hidden: int
+    """Of the router."""
+    feed: int
+    """F, hidden units of the feed-forward layer."""
+    heads: int
+    """H"""
+    slots: int
+    """M"""
+    steps: int
+    """K"""
+    trained_length: int | None
+    """Further on queries are sharper; None: nowhere."""
+    threshold: float
+    """q*"""
+    eps: tuple[float, float]
+    """Of the two norms."""
+
+    @property
+    def entering(self) -> tuple[int, ...]:
+        """Where the parts of `Weights.enter` begin, and its rows."""
+        return _begins(self.width, self.width, self.rank, self.rank, self.hidden, 1)
+
+    @property
+    def projected(self) -> tuple[int, ...]:
+        """Where the parts of `Weights.project` begin, and its rows."""
+        return _begins(self.width, self.rank, 1, self.width, self.width, self.width)
+
+
+class Weights(NamedTuple):
+    """A layer's weights: matrices in its own dtype, everything else in float32."""
+
+    norm: Tensor
+    """[D]"""
+    enter: Tensor
+    """[., D]: what u is multiplied by, for state, drive, semantic memory, quality, router and write priority."""
+    enter_bias: Tensor
+    rate: Tensor
+    """[D]: of the state's decay."""
+    expect: Tensor
+    """[D, R]: the prediction of u from what is carried."""
+    recurrent: Tensor
+    """[D, D]"""
+    gate_weight: Tensor
+    gate_bias: Tensor
+    judge: Tensor
+    """[R, R]: what the quality's hidden layer makes of what comes to semantic memory's mind."""
+    score: Tensor
+    """[R]"""
+    score_bias: Tensor
+    """[1]"""
+    project: Tensor
+    """[., D]: context, next prediction and write priority from h; query, key and value from u and h."""
+    mix: Tensor
+    """[4, D]: the part of h in each of these: all of it, then that of query, key and value."""
+    scalars: Tensor
+    """[4, hidden]: what the router makes of its four numbers."""
+    out: Tensor
+    """[3, hidden]"""
+    out_bias: Tensor
+    """[3]"""
+    lead: Tensor
+    """[1]: κ, or 0."""
+    recency: Tensor
+    """[H]"""
+    recall: Tensor
+    """[D, R]"""
+    outward: Tensor
+    """[D, D]: of what is read."""
+    feed_norm: Tensor
+    """[D]"""
+    widen: Tensor
+    """[F, D]"""
+    widen_bias: Tensor
+    narrow: Tensor
+    """[D, F]"""
+    narrow_bias: Tensor
+
+
+class Held(NamedTuple):
+    """A layer's state, which a step changes; see `memory.state`."""
+
+    working: Tensor
+    prediction: Tensor
+    key: Tensor
+    value: Tensor
+    priority: Tensor
+    known: Tensor
+    time: Tensor
+    position: Tensor
+    mass: Tensor
+
+
+class Clock(NamedTuple):
+    """Where the sequences stand; see `memory.Timeline`."""
+
+    gap: Tensor
+    """[B, 1]"""
+    log_gap: Tensor
+    """[B, 1]"""
+    mask: Tensor
+    """[B, 1]"""
+    position: Tensor
+    """[B, 2]"""
+    time: Tensor
+    """[B, 1]"""
+
+
+class Scratch(NamedTuple):
+    """What one kernel leaves for the next."""
+
+    u: Tensor
+    """[B, D]"""
+    h: Tensor
+    """[2, B, D]: before and after an Euler step."""
+    made: Tensor
+    """[B, .]: what `Weights.enter` makes, but for the state."""
+    missed: Tensor
+    """[B, D / GROUP]: parts of |u - prediction|²."""
+    judged: Tensor
+    """[B]: the quality before its sigmoid."""
+    projected: Tensor
+    """[B, .]: what `Weights.project` makes."""
+    scores: Tensor
+    """[B, H, M]"""
+    found: Tensor
+    """[B, D]: what the heads of those that read found."""
+    priority: Tensor
+    """[B]: of the new event."""
+    slot: Tensor
+    """[B]: where it goes, if it is admitted."""
+    tally: Tensor
+    """[3, B]: action, whether the position was admitted, pairs scored."""
+    x: Tensor
+    """[B, D]: before the feed-forward layer."""
+    feed: Tensor
+    """[B, F]"""
+
+
+def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch, sizes: Sizes) -> Tensor:
+    """x [B, D] after the layer; `held` is changed, and `scratch.tally` tells what happened."""
+    from torchcram.ops.step import triton
+
+    return triton.step(x, clock, weights, held, scratch, sizes)
+
+
+def _begins(*sizes: int) -> tuple[int, ...]:
+    begins = [0]
+    for size in sizes:
+        begins.append(begins[-1] + -(-size // GROUP) * GROUP)
+    return tuple(begins)
