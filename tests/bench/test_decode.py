@@ -11,7 +11,7 @@ from torchcram.bench.whole import Size
 from torchcram.cli.main import app
 from torchcram.models import baseline, build
 
-SIZE = Size(preset="tiny", slots=8, vocabulary=32, bf16=False)
+SIZE = Size(preset="tiny", slots=8, vocabulary=32, bf16=False, compile=False)
 
 
 @torch.no_grad()

@@ -166,3 +166,17 @@ def test_what_a_decoder_is_not_for():
     block = model.blocks[0]
     with pytest.raises(ValueError, match="in_place is for one position"):
         block(torch.zeros(1, 2, 16).double(), Timeline.build(torch.ones(1, 2)), block.initial_state(1), in_place=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_what_is_around_the_layers_can_be_compiled(events):
+    model = make().float()
+    tokens, dt = events(2, 12, seed=2)
+    plain, compiled = Decoder(model, batch=2), Decoder(model, batch=2, compile=True)
+    for t in range(12):
+        steps = [each.step(tokens[:, t], dt[:, t].float())["tokens"] for each in (plain, compiled)]
+        torch.testing.assert_close(steps[1], steps[0], rtol=1e-4, atol=1e-4)
+    assert compiled.ledger() == plain.ledger()
+    assert_same_state(compiled.snapshot(), plain.snapshot(), rtol=1e-4)

@@ -137,4 +137,4 @@ def _decoder(config: CramConfig, size: Size, batch: int, length: int, device: to
     for begin in range(0, length, _CHUNK):
         tokens = torch.randint(size.vocabulary, (batch, min(_CHUNK, length - begin)), device=device)
         state = model(tokens, state=state).state
-    return Decoder(model, state)
+    return Decoder(model, state, compile=size.compile)

@@ -371,7 +371,7 @@ def decode(
 
     with told():
         prepare(device)
-        size = Size(preset=preset, slots=slots, bf16=device != "cpu")
+        size = Size(preset=preset, slots=slots, bf16=device != "cpu", compile=device != "cpu")
         show_and_write(
             "bench-decode",
             run(size, numbers("--lengths", lengths), numbers("--batches", batches), device),

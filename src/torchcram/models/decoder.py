@@ -31,8 +31,13 @@ class Decoder:
     under autocast; else it scores the slots of all sequences, also of those that do not read.
     """
 
-    def __init__(self, model: Cram, state: CramState | None = None, *, batch: int | None = None) -> None:
-        """From a state, or from the beginning of `batch` sequences."""
+    def __init__(
+        self, model: Cram, state: CramState | None = None, *, batch: int | None = None, compile: bool = False
+    ) -> None:
+        """From a state, or from the beginning of `batch` sequences.
+
+        compile: what is before and after the layers as well, which takes some seconds at the first step.
+        """
         if not self.suits(model):
             raise ValueError("a Decoder is for models with bounded buffers and without a contradiction index")
         if model.training:
@@ -50,6 +55,10 @@ class Decoder:
         self._fused = [FusedLayer(*parts) for parts in zip(blocks, self.state.layers, self._tally, strict=False)]
         self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
         """Real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
+        self._begin, self._finish = self._before, self._after
+        if compile:
+            self._begin = torch.compile(self._before, fullgraph=True)
+            self._finish = torch.compile(self._after, fullgraph=True)
         self._inputs: Batch | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._predictions: dict[str, Tensor] = {}
@@ -121,26 +130,33 @@ class Decoder:
         )
 
     def _advance(self, batch: Batch) -> dict[str, Tensor]:
-        model, state = self.model, self.state
-        timeline = Timeline.single(batch.dt, batch.mask, state.position, state.time, model.config.time_unit)
-        x = model.encoder(batch)
+        x, timeline = self._begin(batch)
         if self._fused and not torch.is_autocast_enabled(x.device.type):
             for layer in self._fused:
                 x = layer.step(x, timeline).x
-            counts = _fused_counts(timeline, self._tally)
-        else:
-            layers: list[BlockOutput] = []
-            policy = RoutingPolicy()
-            for block, memory in zip(model.blocks, state.layers, strict=True):
-                layers.append(block(x, timeline, memory, policy, in_place=True))
-                x = layers[-1].x
-            counts = _counts(timeline, layers)
+            return self._finish(x, timeline, self._tally)
+        layers: list[BlockOutput] = []
+        policy = RoutingPolicy()
+        for block, memory in zip(self.model.blocks, self.state.layers, strict=True):
+            layers.append(block(x, timeline, memory, policy, in_place=True))
+            x = layers[-1].x
+        return self._finish(x, timeline, _tally(timeline, layers))
+
+    def _before(self, batch: Batch) -> tuple[Tensor, Timeline]:
+        """What the first layer is given [B, 1, D], and when."""
+        state = self.state
+        timeline = Timeline.single(batch.dt, batch.mask, state.position, state.time, self.model.config.time_unit)
+        return self.model.encoder(batch), timeline
+
+    def _after(self, x: Tensor, timeline: Timeline, tally: Tensor) -> dict[str, Tensor]:
+        """Predictions from the last layer's x [B, 1, D]; the clock goes on, and what layers did [L, 3, B] is counted."""
+        model, state = self.model, self.state
         predictions, pooled = model.heads(model.norm(x), timeline, state.pooled)
+        self._counts += _counts(timeline, tally)
         state.position.copy_(timeline.position[:, -1])
         state.time.copy_(timeline.time[:, -1])
         if state.pooled is not None and pooled is not None:
             state.pooled.copy_(pooled)
-        self._counts += counts
         return {name: x.squeeze(1) if x.dim() == 3 else x for name, x in predictions.items()}
 
     def _replay(self, batch: Batch) -> dict[str, Tensor]:
@@ -217,26 +233,29 @@ def _all_or_none(model: Cram) -> list[Block]:
 _FUSED = {"fast": _none, "triton": _all_or_none}
 
 
-def _counts(timeline: Timeline, layers: list[BlockOutput]) -> Tensor:
+def _tally(timeline: Timeline, layers: list[BlockOutput]) -> Tensor:
+    """What each layer did [L, 3, B], as fused ones tell it: action, whether the position was admitted, pairs scored."""
+    nothing = torch.zeros_like(timeline.position[:, 0])
+    each = [
+        torch.stack(
+            [
+                torch.where(layer.reads & timeline.mask, EPISODIC, layer.decision.actions).squeeze(1),
+                layer.writes.squeeze(1).to(nothing.dtype),
+                nothing if layer.pairs is None else layer.pairs,
+            ]
+        )
+        for layer in layers
+    ]
+    return torch.stack(each)
+
+
+def _counts(timeline: Timeline, tally: Tensor) -> Tensor:
     """What one step adds to `Decoder._counts`."""
-    mask, nothing = timeline.mask, timeline.position.new_zeros(())
-    reads = torch.stack([layer.reads & mask for layer in layers])
-    pairs = [nothing if layer.pairs is None else layer.pairs.sum() for layer in layers]
-    writes = torch.stack([layer.writes for layer in layers])
-    return torch.cat([_whole(timeline, reads), reads.sum((1, 2)), torch.stack(pairs), writes.sum((1, 2))])
-
-
-def _fused_counts(timeline: Timeline, tally: Tensor) -> Tensor:
-    """The same of fused layers, from what they tell [L, 3, B]."""
     actions, writes, pairs = tally.unbind(1)
     reads = actions == EPISODIC
-    return torch.cat([_whole(timeline, reads.unsqueeze(-1)), reads.sum(1), pairs.sum(1), writes.sum(1)])
-
-
-def _whole(timeline: Timeline, reads: Tensor) -> Tensor:
-    """Real positions, those that read in any layer, reads [L, B, 1], and dense pairs."""
     dense = ((timeline.position[:, :-1] + 1) * timeline.mask).sum()
-    return torch.stack([timeline.mask.sum(), reads.any(0).sum(), dense])
+    whole = torch.stack([timeline.mask.sum(), reads.any(0).sum(), dense])
+    return torch.cat([whole, reads.sum(1), pairs.sum(1), writes.sum(1)])
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
