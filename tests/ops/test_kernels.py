@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchcram.memory import Timeline
-from torchcram.ops import Events, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -98,7 +98,7 @@ def test_expert(batch, length, width, steps, dtype):
     def run(into: Tensor, initial: Tensor, rate: Tensor, a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         high = torch.promote_types(into.dtype, wide)
         clock = gap.to(high).to(DEVICE), reset, initial.to(high), gap.log1p().to(high).to(DEVICE)
-        return expert(into, rate.to(high), *clock, a.to(high), b.to(high), weight, steps)
+        return expert(Given(into, rate.to(high), *clock, a.to(high), b.to(high), weight), steps)
 
     compare(run, [into, initial, rate, *sizes, draw(width, width) / width**0.5], [], dtype)
 
@@ -112,9 +112,9 @@ def test_an_expert_that_does_not_learn_finds_the_same(steps):
     gap = torch.ones(2, 9, device=DEVICE)
     others = rate.abs(), gap, gap > 1, initial, gap, rate, rate, weight
     with use("triton"), torch.no_grad():
-        found = expert(into.bfloat16() if DEVICE == "cuda" else into, *others, steps)
+        found = expert(Given(into.bfloat16() if DEVICE == "cuda" else into, *others), steps)
     with use("triton"):
-        expected = expert((into.bfloat16() if DEVICE == "cuda" else into).requires_grad_(), *others, steps)
+        expected = expert(Given((into.bfloat16() if DEVICE == "cuda" else into).requires_grad_(), *others), steps)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
 

@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, waiting
 from torchcram.memory.episodic import useful
-from torchcram.ops import Events, compact, decay_scan, episodic_read, euler_steps, expert, expiry, gather_rows, use
+from torchcram.ops import (
+    Events,
+    Given,
+    compact,
+    decay_scan,
+    episodic_read,
+    euler_steps,
+    expert,
+    expiry,
+    gather_rows,
+    use,
+)
 from torchcram.results import Row
 
 _LIMITS = {torch.float32: 1e-3, torch.bfloat16: 2e-2}  # relative error against float64: tf32 products, bfloat16
@@ -96,7 +107,7 @@ def _experts(size: Size, length: int, device: torch.device, steps: int = 3) -> I
     def together(*given: Tensor) -> Tensor:
         into, rate, gate_weight, gate_bias, weight = given
         clock = gap.to(rate.dtype), reset, initial.to(rate.dtype), gap.log1p().to(rate.dtype)
-        return expert(into, rate, *clock, gate_weight, gate_bias, weight, steps)[0]
+        return expert(Given(into, rate, *clock, gate_weight, gate_bias, weight), steps)[0]
 
     def apart(*given: Tensor) -> Tensor:
         into, rate, gate_weight, gate_bias, weight = given

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from torchcram.config import WorkingConfig
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import euler_steps, expert
+from torchcram.ops import Given, euler_steps, expert
 
 
 class WorkingMemory(nn.Module):
@@ -43,9 +43,18 @@ class WorkingMemory(nn.Module):
         log_gap = timeline.log_gap.to(u.dtype)
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)
-            clock = timeline.gap.to(rate.dtype), timeline.start
-            sizes = log_gap, self.gate_weight, self.gate_bias
-            h, state = expert(timeline.clean(into), rate, *clock, state, *sizes, self.recurrent, self.config.steps)
+            given = Given(
+                into=timeline.clean(into),
+                rate=rate,
+                gap=timeline.gap.to(rate.dtype),
+                reset=timeline.start,
+                initial=state,
+                log_gap=log_gap,
+                gate_weight=self.gate_weight,
+                gate_bias=self.gate_bias,
+                weight=self.recurrent,
+            )
+            h, state = expert(given, self.config.steps)
         else:
             start, drive = into.chunk(2, dim=-1)
             gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap.unsqueeze(-1)))

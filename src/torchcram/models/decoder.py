@@ -149,7 +149,7 @@ class Decoder:
         return self.model.encoder(batch), timeline
 
     def _after(self, x: Tensor, timeline: Timeline, tally: Tensor) -> dict[str, Tensor]:
-        """Predictions from the last layer's x [B, 1, D]; the clock goes on, and what layers did [L, 3, B] is counted."""
+        """Predictions from the last x [B, 1, D]; the clock goes on, and what layers did [L, 3, B] is counted."""
         model, state = self.model, self.state
         predictions, pooled = model.heads(model.norm(x), timeline, state.pooled)
         self._counts += _counts(timeline, tally)

@@ -8,7 +8,7 @@ Shapes use B batch, N positions, D width, H heads, S slots held, E events, R row
 from torchcram.ops.decay import decay_scan
 from torchcram.ops.dispatch import use
 from torchcram.ops.euler import euler_steps
-from torchcram.ops.expert import expert
+from torchcram.ops.expert import Given, expert
 from torchcram.ops.expiry import expiry
 from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
@@ -22,6 +22,7 @@ __all__ = [
     "BONUS",
     "Events",
     "Expiry",
+    "Given",
     "Lengths",
     "Rows",
     "add_rows",

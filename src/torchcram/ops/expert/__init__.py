@@ -1,5 +1,7 @@
 """The continuous-time expert (eq. 2): a decaying state, and K Euler steps from each of its values."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,68 +13,48 @@ _NARROW = (torch.bfloat16, torch.float16)
 _ALIGNED = 16  # tiles are copied by hardware that wants widths to be multiples of a few bytes
 
 
-def expert(
-    into: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    steps: int,
-) -> tuple[Tensor, Tensor]:
-    """h^(K) [B, N, D], and in float32 at least the last state [B, D].
+class Given(NamedTuple):
+    """What an expert starts from."""
 
-    into [B, N, 2D]: what enters the state, then what drives the steps. rate [D], gap and reset [B, N], initial [B, D]:
-    see `decay_scan`. log_gap [B, N], gate_weight and gate_bias [D]: a step's size is σ(bias + weight · log_gap) / K.
-    weight [D, D], steps: see `euler_steps`.
-    """
-    return choose(_FORMS, into)(
-        into, rate, gap, reset, initial, log_gap, gate_weight, gate_bias, weight.to(into.dtype), steps
-    )
+    into: Tensor
+    """[B, N, 2D]: what enters the state, then what drives the steps."""
+    rate: Tensor
+    """[D], and gap, reset [B, N], initial [B, D]: see `decay_scan`."""
+    gap: Tensor
+    reset: Tensor
+    initial: Tensor
+    log_gap: Tensor
+    """[B, N]: a step's size is σ(gate_bias + gate_weight · log_gap) / K."""
+    gate_weight: Tensor
+    """[D]"""
+    gate_bias: Tensor
+    """[D]"""
+    weight: Tensor
+    """[D, D]: see `euler_steps`."""
 
 
-def _composed(
-    into: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    steps: int,
-) -> tuple[Tensor, Tensor]:
+def expert(given: Given, steps: int) -> tuple[Tensor, Tensor]:
+    """h^(K) [B, N, D], and in float32 at least the last state [B, D]."""
+    return choose(_FORMS, given.into)(given._replace(weight=given.weight.to(given.into.dtype)), steps)
+
+
+def _composed(given: Given, steps: int) -> tuple[Tensor, Tensor]:
     """One operation after the other; the specification too, if these are."""
-    entering, drive = into.chunk(2, dim=-1)
-    start, last = decay_scan(entering, rate, gap, reset, initial)
-    gate = torch.sigmoid(torch.addcmul(gate_bias, gate_weight, log_gap.to(gate_bias.dtype).unsqueeze(-1)))
-    return euler_steps(start, drive, gate, weight, steps), last
+    entering, drive = given.into.chunk(2, dim=-1)
+    start, last = decay_scan(entering, given.rate, given.gap, given.reset, given.initial)
+    log_gap = given.log_gap.to(given.gate_bias.dtype).unsqueeze(-1)
+    gate = torch.sigmoid(torch.addcmul(given.gate_bias, given.gate_weight, log_gap))
+    return euler_steps(start, drive, gate, given.weight, steps), last
 
 
-def _triton(
-    into: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    steps: int,
-) -> tuple[Tensor, Tensor]:
+def _triton(given: Given, steps: int) -> tuple[Tensor, Tensor]:
     """The kernels, loaded when first needed; they know no gradient of the gaps, and pay for narrow numbers alone."""
-    inputs = (into, rate, gap, reset, initial, log_gap, gate_weight, gate_bias, weight, steps)
-    unfit = len(rate) % _ALIGNED or (into.is_cuda and into.dtype not in _NARROW)
-    if unfit or gap.requires_grad or log_gap.requires_grad:
-        return _composed(*inputs)
+    unfit = len(given.rate) % _ALIGNED or (given.into.is_cuda and given.into.dtype not in _NARROW)
+    if unfit or given.gap.requires_grad or given.log_gap.requires_grad:
+        return _composed(given, steps)
     from torchcram.ops.expert import triton
 
-    return triton.expert(*inputs)
+    return triton.expert(given, steps)
 
 
 _FORMS = {"reference": _composed, "fast": _composed, "triton": _triton}

@@ -15,27 +15,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from torchcram.ops.decay.triton import scan_rows, scan_rows_backward
 from torchcram.ops.dispatch import on_device
+from torchcram.ops.expert import Given
 
 _ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile of a product
 _STRETCH, _CHANNELS = 16, 128  # positions and channels taken at a time where there is no product
 _PROGRAMS = 264  # that sum gradients over positions
 
 
-def expert(
-    into: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    steps: int,
-) -> tuple[Tensor, Tensor]:
-    inputs = (into, rate, gap, reset, initial, log_gap, gate_weight, gate_bias, weight)
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    h, last, *_ = advance(*inputs, steps, learns)
+def expert(given: Given, steps: int) -> tuple[Tensor, Tensor]:
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    h, last, *_ = advance(*given, steps, learns)
     return h, last
 
 
@@ -161,20 +150,9 @@ def advance_backward(
 
 
 @advance.register_fake
-def _(
-    into: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    steps: int,
-    learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    shape = (*into.shape[:2], weight.shape[0])
+def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    initial, steps, learns = rest[3], *rest[-2:]
+    shape = (*into.shape[:2], initial.shape[1])
     return (
         into.new_empty(shape),
         into.new_empty(initial.shape, dtype=torch.promote_types(into.dtype, torch.float32)),
@@ -186,29 +164,14 @@ def _(
 
 @advance_backward.register_fake
 def _(
-    grad: Tensor,
-    grad_last: Tensor,
-    start: Tensor,
-    middle: Tensor,
-    slopes: Tensor,
-    rate: Tensor,
-    gap: Tensor,
-    reset: Tensor,
-    initial: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
+    grad: Tensor, grad_last: Tensor, start: Tensor, middle: Tensor, slopes: Tensor, *rest: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    batch, length, width = start.shape
-    return (
-        start.new_empty(batch, length, 2 * width),
-        rate.new_empty(rate.shape),
-        initial.new_empty(initial.shape),
-        gate_bias.new_empty(gate_bias.shape),
-        gate_bias.new_empty(gate_bias.shape),
-        start.new_empty(weight.shape),
+    rate, _, _, initial, _, gate_weight, gate_bias, weight = rest
+    grad_into = start.new_empty(*start.shape[:2], 2 * start.shape[2])
+    small = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (rate, initial, gate_weight, gate_bias)
     )
+    return (grad_into, *small, start.new_empty(weight.shape))  # type: ignore[return-value]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
