@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchcram import results
+from torchcram.report import baselines
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -151,6 +152,20 @@ def test_making_data_is_a_small_share_of_a_step():
     rows = results.read(ROOT / "results" / "bench-data.json")["rows"]
     assert {"cpu" in row["torch"] for row in rows} == {True, False}
     assert all(row["share"] <= 0.05 for row in rows)
+
+
+def test_the_page_of_baselines_is_the_one_made_from_results():
+    srcd, mqar = (results.read(ROOT / "results" / f"baselines-{name}.json") for name in ("srcd", "mqar"))
+    assert (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8") == baselines.page(srcd, mqar)
+
+
+def test_recall_is_as_good_as_was_aimed_at():
+    """With few more reads than there are questions, where nothing can be learned by heart."""
+    rows = [r for r in results.read(ROOT / "results" / "baselines-mqar.json")["rows"] if r["what"] == "final"]
+    ours = [r for r in rows if r["model"] == "cram"]
+    assert {r["task"] for r in ours} == {"mqar", "forgetting-mqar"}
+    assert all(r["accuracy"] >= 0.99 for r in ours)
+    assert all(r["reads"] <= 1.2 * r["opt"] for r in ours if r["task"] == "mqar")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

@@ -62,6 +62,14 @@ def test_parts_are_collected(tmp_path):
     ]
 
 
+def test_other_routing_is_a_setting_and_a_command_is_said_once(tmp_path):
+    rows = [{"model": "cram", "seed": 0, "routing": routing} for routing in ("routed", "off")]
+    data = part(tmp_path, "one", rows, command="torchcram evaluate")
+    found = results.collect("both", "", [("final", data), ("rate", data)])
+    assert [row["setting"] for row in found["rows"]] == 2 * ["", "reads off"]
+    assert found["command"] == "torchcram evaluate"
+
+
 def test_results_of_two_machines_are_not_one(tmp_path):
     parts = [("final", part(tmp_path, name, [], machine=name)) for name in ("one", "other")]
     with pytest.raises(ValueError, match="several machines: one, other"):

@@ -58,7 +58,7 @@ def collect(name: str, setting: str, parts: Sequence[tuple[str, Mapping[str, Any
     """One result file of several of the same machine, with all their commands; `setting` says what they share.
 
     Each part is given with `what` its rows are, which they then say, and which commit they are of. What a sweep varied
-    in a row becomes its `setting`, but for its model, seed and learning rate.
+    in a row becomes its `setting`, but for its model, seed and learning rate; so does routing that was not its own.
     """
     datas = [data for _, data in parts]
     if len({data["machine"] for data in datas}) > 1:
@@ -66,7 +66,7 @@ def collect(name: str, setting: str, parts: Sequence[tuple[str, Mapping[str, Any
     return {
         "name": name,
         "setting": setting,
-        "command": "\n".join(_without_file(data["command"]) for data in datas),
+        "command": "\n".join(dict.fromkeys(_without_file(data["command"]) for data in datas)),
         "commit": ", ".join(dict.fromkeys(data["commit"] for data in datas)),
         "date": max(data["date"] for data in datas),
         "seeds": sorted({seed for data in datas for seed in data["seeds"]}),
@@ -78,6 +78,9 @@ def collect(name: str, setting: str, parts: Sequence[tuple[str, Mapping[str, Any
 
 VARIED = "set "
 """Begins the names of what a sweep varied, in a row of results."""
+
+ROUTED = "routed"
+"""Of a row: tokens chose for themselves whether to read."""
 
 _ALWAYS = ("model", "seed", "optimizer.rate")  # varied or not, a row says them by other names
 
@@ -92,6 +95,8 @@ def _without_file(command: str) -> str:
 def _labelled(what: str, commit: str, row: Row) -> dict[str, Any]:
     varied = {name.removeprefix(VARIED): value for name, value in row.items() if name.startswith(VARIED)}
     told = [f"{name.rpartition('.')[2]}={value}" for name, value in varied.items() if name not in _ALWAYS]
+    if row.get("routing", ROUTED) != ROUTED:
+        told.append(f"reads {row['routing']}")
     own = {name: value for name, value in row.items() if not name.startswith(VARIED)}
     rate = {"rate": float(str(varied["optimizer.rate"]))} if "optimizer.rate" in varied else {}
     return {**own, **rate, "what": what, "setting": ", ".join(told), "commit": commit}

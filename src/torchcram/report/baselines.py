@@ -9,6 +9,7 @@ from typing import Any
 
 from torchcram.report.markdown import source, table
 from torchcram.report.words import SPACE, percent, plain
+from torchcram.results import ROUTED
 
 Row = Mapping[str, Any]
 
@@ -75,7 +76,7 @@ One seed for each setting of what trades attention for quality.
 
 ### How they were tuned
 
-Accuracy (all queries) at each learning rate, one seed; the best was used from there on. Batches and schedule are the
+Accuracy (all queries) at each learning rate that was tried, one seed; the best was used. Batches and schedule are the
 same for all, and so are the steps where a setting does not say otherwise.
 
 {rates}
@@ -250,6 +251,8 @@ def _rates_table(rows: Iterable[Row]) -> str:
     rows = list(rows)
     tried = {group.name: list(group.rows) for group in groups(rows, "rate")}
     for group in groups(rows, "final"):
+        if group.rows[0].get("routing", ROUTED) != ROUTED:
+            continue  # a model of another line, run in another way
         # The rate that was used needs no other run than the first of those that it was used for.
         tried.setdefault(group.name, []).append(min(group.rows, key=lambda row: int(row["seed"])))
     rates = sorted({row["rate"] for each in tried.values() for row in each})
