@@ -3,6 +3,8 @@
 from typer.testing import CliRunner
 
 from torchcram import results
+from torchcram.bench.scaling import stages
+from torchcram.bench.whole import Size
 from torchcram.cli.main import app
 from torchcram.report import performance
 
@@ -42,6 +44,17 @@ def test_targets_say_whether_they_were_met():
     assert met["growth of a training step with length, exponent"] is True
     assert met["decode, time at 131,072 ÷ at 2,048"] is True
     assert met["decode, memory after 131,072 positions, M = 512: times less"] is True
+
+
+def test_only_what_is_against_a_transformer_counts():
+    rows = [
+        {"length": 2048, "slots": 512, "ratio": r, "baseline": b} for r, b in ((9.0, "mamba"), (1.2, "transformer, x"))
+    ]
+    assert performance.targets({"train": file(rows)})[0].found == 1.2
+
+
+def test_stages_have_the_name_that_is_looked_for():
+    assert performance.FEW in {stage.name for stage in stages(Size(), [512])}
 
 
 def test_page_shows_every_row_and_no_column_without_numbers():

@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from torchcram import CramConfig
+from torchcram.models import build
 from torchcram.ops import Lengths
 from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
@@ -77,3 +78,15 @@ def test_a_call_without_room_for_its_lists_is_not_compiled():
     run.train_step()
     assert counter.frame_count > 0
     assert before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_without_buffers_has_no_lists_to_wait_for():
+    torch.compiler.reset()
+    run = trainer(False, rank=0)
+    model = build(run.config.model.override({"episodic.layers": []}))
+    counter = CompileCounterWithBackend("eager")
+    for block in model.blocks:
+        block.compile(backend=counter)
+    model(run.task.batch(seed=0, step=0, rows=range(2)).inputs)
+    assert counter.frame_count > 0

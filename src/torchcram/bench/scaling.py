@@ -111,7 +111,7 @@ def _time(stage: Stage, size: Size, what: str, tokens: torch.Tensor, repeats: in
 
 
 def stores(
-    length: int, shares: Sequence[float], device: str, *, heads: int = 8, head: int = 64, steps: int = 200
+    length: int, shares: Sequence[float], device: str, *, heads: int = 8, head: int = 64, steps: int = 2000
 ) -> Iterator[Row]:
     """A layer's reads while tokens come one by one, from everything that was ever written: where routing itself pays.
 

@@ -140,7 +140,7 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         room = self._room(call, policy, length) if call is not None else None
         # Without room for its lists, compiled code would be in pieces; and for room that is a guess, it does not pay.
         compiled = self.blocks[0]._compiled_call_impl is not None
-        plain = compiled and (call is None or call.guessing)
+        plain = compiled and bool(self.config.episodic_layers) and (call is None or call.guessing)
         how = torch.compiler.set_stance("force_eager") if plain else contextlib.nullcontext()
         with how:
             for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):

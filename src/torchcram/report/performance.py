@@ -18,6 +18,7 @@ Files = Mapping[str, Row]
 NAMES = ("train", "prefill", "decode", "kernels", "scaling")
 LONG, SHORT = 131_072, 2048
 FEW = "few read a bounded buffer"
+RIVAL = "transformer"
 
 _PAGE = """\
 # Performance
@@ -115,8 +116,8 @@ def picture(files: Files) -> str:
     """How many times faster than a Transformer, by length: SVG."""
     curves = []
     for name, colour in (("train", "novel"), ("prefill", "other0")):
-        rows = files[name]["rows"] if name in files else []
-        points = sorted((float(row["length"]), float(row["ratio"])) for row in rows if row.get("slots") == 512)
+        rows = [row for row in _rows(files, name) if row.get("slots") == 512]
+        points = sorted((float(row["length"]), float(row["ratio"])) for row in rows)
         curves.append(
             Curve(label=_TITLES[name].removeprefix("A "), colour=colour, middle=points, bolder=name == "train")
         )
@@ -172,8 +173,14 @@ def _cell(value: object) -> str:
 
 def _pick(files: Files, name: str, key: str, **wanted: object) -> float | None:
     """A number of the first row that is as wanted; None if there is none."""
-    rows: Iterable[Row] = files[name]["rows"] if name in files else ()
-    for row in rows:
+    for row in _rows(files, name):
         if all(row.get(field) == value for field, value in wanted.items()) and row.get(key) is not None:
             return float(row[key])
     return None
+
+
+def _rows(files: Files, name: str) -> list[Row]:
+    """Those of a result file that are not against some other model than a Transformer."""
+    rows: Iterable[Row] = files[name]["rows"] if name in files else ()
+    whole = name in ("train", "prefill")
+    return [row for row in rows if not whole or str(row.get("baseline", RIVAL)).startswith(RIVAL)]

@@ -210,7 +210,9 @@ def _forward(
         decay, _ = _decay(rate, GAP, RESET, row, length, at, inside)
         here = (row * length + at[:, None]) * width + channel[None, :]
         mask = inside[:, None] & known[None, :]
-        x = tl.load(X + row * row_step + at[:, None] * step + channel[None, :], mask=mask, other=0.0).to(wide)
+        x = tl.load(X + row * row_step + at[:, None].to(tl.int64) * step + channel[None, :], mask=mask, other=0.0).to(
+            wide
+        )
         left, added = tl.associative_scan((decay, x), 0, _join)
         states = left * carried[None, :] + added
         if WHOLE:
@@ -292,7 +294,7 @@ def _backward(
         left, added = tl.associative_scan((after, grad), 0, _join)
         total = left * carried[None, :] + added
         if WHOLE:
-            there = row * row_step + at[:, None] * step + channel[None, :]
+            there = row * row_step + at[:, None].to(tl.int64) * step + channel[None, :]
             tl.store(GRAD_X + there, total.to(GRAD_X.dtype.element_ty), mask=mask)
             before = tl.load(STATES + here - width, mask=mask & (at > 0)[:, None], other=0.0).to(wide)
             before = tl.where((at == 0)[:, None], initial[None, :], before)

@@ -2,7 +2,7 @@
 
 A step reads the state, what drives it and the weights, and writes the next state and, if there will be a backward pass,
 the slope tanh(W h + drive). The backward pass goes through the steps from the last one; what each adds to the gradient
-of the drive is added up on the way, and the gradient of W is one product over all steps.
+of the drive is added up on the way, and the gradient of W is two products for all steps.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ def advance(
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
     rows = batch * length
     columns = min(_COLUMNS, triton.next_power_of_2(width))
-    grid = (triton.cdiv(width, columns), triton.cdiv(rows, _ROWS))
+    grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _ROWS),)
     tile, part = [_ROWS, columns // 2], [_ROWS, _DEPTH]
     drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), tile)
     weights = TensorDescriptor.from_tensor(weight, [columns, _DEPTH])
@@ -218,7 +218,8 @@ def _step(
     BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
     needs must fit into the registers at once.
     """
-    column, first = tl.program_id(0) * COLUMNS, tl.program_id(1) * ROWS
+    across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
+    column, first = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across * ROWS
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for begin in range(0, width, DEPTH):
         h, weight = H.load([first, begin]), WEIGHT.load([column, begin])
