@@ -12,7 +12,7 @@ from torchcram.memory.joint import Map, dot
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
+from torchcram.ops import KNOWN, Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
 from torchcram.ops.rows import longest
 
 
@@ -80,10 +80,6 @@ class Reading(NamedTuple):
     """[B, S + N]: attention each event received in this call."""
     pairs: Tensor
     """[B]: query-event pairs scored."""
-
-
-KNOWN = 8.0
-"""Taken off the priority of what says nothing new, where it is about who stays."""
 
 
 class EpisodicMemory(nn.Module):

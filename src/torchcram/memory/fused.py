@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.memory.block import Block
+from torchcram.memory.joint import Map
 from torchcram.memory.router import EPISODIC
 from torchcram.memory.state import BlockState
 from torchcram.memory.timeline import Timeline
@@ -131,44 +132,36 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
     assert block.feed is not None
     assert block.norm_feed is not None
     width = sizes.width
-    scale = torch.cat([working.strength, torch.ones_like(working.strength)])
-    inward, inward_bias = scale.unsqueeze(1) * working.inward.weight, scale * working.inward.bias
-    of_quality, of_recalled = torch.split(quality.hidden.weight, width, dim=1)
-    of_scalars, of_token = torch.split(router.hidden.weight, [router.hidden.in_features - width, width], dim=1)
-    of_u, of_h = torch.split(episodic.priority.weight, width, dim=1)
+    of_quality, of_active = quality.maps(semantic.up)
     lead = nn.functional.softplus(router.sharpness)
-    entering = (
-        (inward[:width], inward_bias[:width]),
-        (inward[width:], inward_bias[width:]),
-        (semantic.down.weight, inward_bias.new_zeros(sizes.rank)),
-        (of_quality, quality.hidden.bias),
-        (of_token, router.hidden.bias),
-        (of_u, episodic.priority.bias),
-    )
+    assert router.of_token is not None
+    # The first is two parts of D, and D is a multiple of what parts begin at.
+    entering = (working.of_token, Map(semantic.down.weight), of_quality, router.of_token, episodic.of_token)
+    biases = (each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in entering)
     weights = Weights(
         norm=block.norm_memory.weight.float(),
-        enter=_stack(weight for weight, _ in entering),
-        enter_bias=_stack(bias for _, bias in entering).float(),
+        enter=_stack(each.weight for each in entering),
+        enter_bias=_stack(biases).float(),
         rate=nn.functional.softplus(working.rate).float(),
         expect=block.predictor.get_parameter("1.weight"),
         recurrent=working.recurrent,
         gate_weight=working.gate_weight.float(),
         gate_bias=working.gate_bias.float(),
-        judge=(of_recalled.double() @ semantic.up.weight.double()).to(semantic.up.weight.dtype),
+        judge=of_active.weight,
         score=quality.score.weight[0].float(),
         score_bias=quality.score.bias.float(),
         project=_stack(
             (
                 working.outward.weight,
                 block.predictor.get_parameter("0.weight"),
-                of_h,
+                episodic.priority.weight[:, width:],
                 episodic.query.weight,
                 episodic.key.weight,
                 episodic.value.weight,
             )
         ),
         mix=torch.cat([torch.ones_like(episodic.mix[:1]), episodic.mix]).float(),
-        scalars=of_scalars.t().float(),
+        scalars=router.hidden.weight[:, :-width].t().float(),
         out=router.out.weight.float(),
         out_bias=router.out.bias.float(),
         lead=(lead if router.config.sharpness else torch.zeros_like(lead)).float(),

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
-from torchcram.memory.joint import joint
+from torchcram.memory.joint import Map, joint
 from torchcram.memory.moments import RunningMoments, wide
 
 
@@ -27,6 +27,11 @@ class QualityEstimator(nn.Module):
         distance = wide(recalled.detach() - read.detach()).square().sum(-1)
         return torch.exp(-distance / (self.scale * self.reads.variance)).to(recalled.dtype)
 
+    def maps(self, up: nn.Linear) -> tuple[Map, Map]:
+        """What the hidden layer makes of u, and of what `up` makes r^S of; `up` is not shaped."""
+        own, other = torch.split(self.hidden.weight, up.weight.shape[0], dim=1)
+        return Map(own, self.hidden.bias), Map(other @ up.weight.detach())
+
     def logit(self, u: Tensor, recalled: Tensor, active: Tensor, up: nn.Linear) -> Tensor:
         """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape.
 
@@ -35,9 +40,8 @@ class QualityEstimator(nn.Module):
         u = u.detach()
         if active.numel() > up.weight.numel():
             # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
-            own, other = torch.split(self.hidden.weight, u.shape[-1], dim=1)
-            hidden = nn.functional.linear(u, own, self.hidden.bias)
-            hidden = hidden + nn.functional.linear(active.detach(), other @ up.weight.detach())
+            of_token, of_active = self.maps(up)
+            hidden = of_token(u) + of_active(active.detach())
         else:
             hidden = joint(self.hidden, u, recalled.detach())
         estimate: Tensor = self.score(nn.functional.relu(hidden))

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.memory.contradiction import Guidance, Pointer
-from torchcram.memory.episodic import KNOWN, EpisodicMemory, Reading, Written
+from torchcram.memory.episodic import EpisodicMemory, Reading, Written
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.moments import wide
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
-from torchcram.ops import Rows, compact
+from torchcram.ops import KNOWN, Rows, compact
 
 
 class Room(NamedTuple):

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import WorkingConfig
+from torchcram.memory.joint import Map
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Given, euler_steps, expert
 
@@ -32,14 +33,18 @@ class WorkingMemory(nn.Module):
         self.rate = nn.Parameter(rate + torch.log(-torch.expm1(-rate)))  # inverse of softplus
         self.strength = nn.Parameter(torch.sqrt(-torch.expm1(-2 * rate)))
 
+    @property
+    def of_token(self) -> Map:
+        """b ⊙ W_s and W_2: b is put into the weights once, rather than to W_s u at each position."""
+        scale = torch.cat([self.strength, torch.ones_like(self.strength)])
+        return Map(scale.unsqueeze(1) * self.inward.weight, scale * self.inward.bias)
+
     def forward(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D].
 
         The state is kept in float32 at least: what comes in slowly would be lost in less.
         """
-        # b ⊙ W_s is made once for all positions, rather than b ⊙ (W_s u) at each.
-        scale = torch.cat([self.strength, torch.ones_like(self.strength)])
-        into = nn.functional.linear(u, scale.unsqueeze(1) * self.inward.weight, scale * self.inward.bias)
+        into = self.of_token(u)
         log_gap = timeline.log_gap.to(u.dtype)
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)

@@ -12,7 +12,7 @@ from torchcram.ops.expert import Given, expert
 from torchcram.ops.expiry import expiry
 from torchcram.ops.hashed import hashed
 from torchcram.ops.read import episodic_read
-from torchcram.ops.records import BONUS, Events, Expiry, Rows
+from torchcram.ops.records import BONUS, KNOWN, Events, Expiry, Rows
 from torchcram.ops.route import gumbel, route
 from torchcram.ops.rows import Lengths, add_rows, compact, gather_rows, scatter_rows
 from torchcram.ops.shift import previous
@@ -20,6 +20,7 @@ from torchcram.ops.space import state_space
 
 __all__ = [
     "BONUS",
+    "KNOWN",
     "Events",
     "Expiry",
     "Given",

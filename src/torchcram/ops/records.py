@@ -7,6 +7,8 @@ from torch import Tensor
 BONUS = 4.0
 """Added to the score of the event that a row of a read is thought to ask for: enough to settle it where attention is
 torn between several, and too little to make up for a key that is not the one."""
+KNOWN = 8.0
+"""Taken off the priority of what says nothing new, where it is about who stays."""
 
 
 class Rows(NamedTuple):

@@ -1,0 +1,323 @@
+"""The kernels of a step that multiply by weights."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _rows(batch, MASK, ROWS: tl.constexpr):
+    """The sequences of this program, which of them there are, and which have a position now."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = row < batch
+    return row, inside, tl.load(MASK + row, mask=inside, other=0) != 0
+
+
+@triton.jit
+def _product(total, A, row, taken, W, column, known, STEP: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """total + A Wᵀ, of the rows taken and the columns known; A's rows are STEP numbers apart."""
+    for begin in range(0, LENGTH, DEPTH):
+        at = begin + tl.arange(0, DEPTH)
+        inside = at < LENGTH
+        w = tl.load(W + column[None, :] * LENGTH + at[:, None], mask=known[None, :] & inside[:, None], other=0.0)
+        a = tl.load(A + row[:, None] * STEP + at[None, :], mask=taken[:, None] & inside[None, :], other=0.0)
+        total = tl.dot(a.to(w.dtype), w, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _normed_product(X, NORM, row, inside, W, column, known, eps, WIDTH: tl.constexpr, DEPTH: tl.constexpr):
+    """norm(X) Wᵀ, and what X · NORM is multiplied by to get norm(X)."""
+    total = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    square = tl.zeros((row.shape[0],), tl.float32)
+    for begin in range(0, WIDTH, DEPTH):
+        at = begin + tl.arange(0, DEPTH)
+        there = at < WIDTH
+        w = tl.load(W + column[None, :] * WIDTH + at[:, None], mask=known[None, :] & there[:, None], other=0.0)
+        x = tl.load(X + row[:, None] * WIDTH + at[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        norm = tl.load(NORM + at, mask=there, other=0.0)
+        x = x.to(tl.float32)
+        square += tl.sum(x * x, 1)
+        total = tl.dot((x * norm[None, :]).to(w.dtype), w, total, input_precision="ieee")
+    scale = 1 / tl.sqrt(square / WIDTH + eps)
+    return total * scale[:, None], scale
+
+
+@triton.jit
+def enter(
+    X,
+    NORM,
+    WEIGHT,
+    BIAS,
+    MASK,
+    GAP,
+    RATE,
+    EXPECT,
+    STATE,
+    PREDICTION,
+    U,
+    H,
+    Z,
+    MISSED,
+    batch,
+    eps,
+    WIDTH: tl.constexpr,
+    RANK: tl.constexpr,
+    MADE: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    QUALITY: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SHALLOW: tl.constexpr,
+):
+    """All that needs only u: the next STATE, which H begins with, Z of the others, and how badly u was predicted."""
+    first = tl.program_id(0) * GROUP
+    row, inside, real = _rows(batch, MASK, ROWS)
+    column = first + tl.arange(0, GROUP)
+    if first < WIDTH + MADE:
+        mine = inside[:, None] & (first < WIDTH)
+        here = row[:, None] * WIDTH + column[None, :]
+        x = tl.load(X + here, mask=mine, other=0.0).to(tl.float32)
+        norm = tl.load(NORM + column, mask=column < WIDTH, other=0.0)
+        rate = tl.load(RATE + column, mask=column < WIDTH, other=0.0)
+        gap = tl.load(GAP + row, mask=inside, other=0.0).to(tl.float32)
+        state = tl.load(STATE + here, mask=mine, other=0.0)
+        bias = tl.load(BIAS + column)
+        z, scale = _normed_product(X, NORM, row, inside, WEIGHT, column, column >= 0, eps, WIDTH, DEPTH)
+        z = tl.where(real[:, None], z + bias[None, :], 0.0)
+        if first < WIDTH:
+            u = tl.where(real[:, None], x * norm[None, :] * scale[:, None], 0.0)
+            tl.store(U + here, u.to(U.dtype.element_ty), mask=mine)
+            state = tl.exp(-rate[None, :] * gap[:, None]) * state + z
+            tl.store(STATE + here, state, mask=mine)
+            tl.store(H + here, state.to(H.dtype.element_ty), mask=mine)
+        else:
+            column -= WIDTH
+            z = tl.where((column >= ACTIVE)[None, :] & (column < QUALITY)[None, :] & (z < 0), 0.0, z)
+            tl.store(Z + row[:, None] * MADE + column[None, :], z, mask=inside[:, None])
+    else:
+        column -= WIDTH + MADE
+        x = tl.load(X + row[:, None] * WIDTH + column[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        norm = tl.load(NORM + column)
+        guess = tl.zeros((ROWS, GROUP), tl.float32)
+        guess = _product(guess, PREDICTION, row, inside, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
+        square = tl.zeros((ROWS,), tl.float32)
+        for begin in range(0, WIDTH, DEPTH):
+            at = begin + tl.arange(0, DEPTH)
+            mask = inside[:, None] & (at < WIDTH)[None, :]
+            part = tl.load(X + row[:, None] * WIDTH + at[None, :], mask=mask, other=0.0).to(tl.float32)
+            square += tl.sum(part * part, 1)
+        miss = x * norm[None, :] / tl.sqrt(square / WIDTH + eps)[:, None] - guess
+        own = row * (WIDTH // GROUP) + tl.program_id(0) - (WIDTH + MADE) // GROUP
+        tl.store(MISSED + own, tl.sum(miss * miss, 1), mask=inside)
+
+
+@triton.jit
+def euler(
+    H,
+    AFTER,
+    WEIGHT,
+    GATE_WEIGHT,
+    GATE_BIAS,
+    LOG_GAP,
+    Z,
+    JUDGE,
+    SCORE,
+    SCORE_BIAS,
+    JUDGED,
+    batch,
+    share,
+    WIDTH: tl.constexpr,
+    RANK: tl.constexpr,
+    MADE: tl.constexpr,
+    DRIVE: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    QUALITY: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SHALLOW: tl.constexpr,
+    JUDGES: tl.constexpr,
+):
+    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); a program more than that takes estimates the quality."""
+    first = tl.program_id(0) * GROUP
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = row < batch
+    if first < WIDTH:
+        column = first + tl.arange(0, GROUP)
+        total = tl.load(Z + row[:, None] * MADE + DRIVE + column[None, :], mask=inside[:, None], other=0.0)
+        log_gap = tl.load(LOG_GAP + row, mask=inside, other=0.0).to(tl.float32)
+        gate = tl.load(GATE_BIAS + column)[None, :] + tl.load(GATE_WEIGHT + column)[None, :] * log_gap[:, None]
+        here = row[:, None] * WIDTH + column[None, :]
+        h = tl.load(H + here, mask=inside[:, None], other=0.0).to(tl.float32)
+        total = _product(total, H, row, inside, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
+        h += share * tl.sigmoid(gate) * (2 * tl.sigmoid(2 * total) - 1)
+        tl.store(AFTER + here, h.to(AFTER.dtype.element_ty), mask=inside[:, None])
+    else:
+        judged = tl.zeros((ROWS,), tl.float32) + tl.load(SCORE_BIAS)
+        for begin in range(0, RANK, JUDGES):
+            column = begin + tl.arange(0, JUDGES)
+            known = column < RANK
+            here = Z + row[:, None] * MADE + QUALITY + column[None, :]
+            total = tl.load(here, mask=inside[:, None] & known[None, :], other=0.0)
+            score = tl.load(SCORE + column, mask=known, other=0.0)
+            total = _product(total, Z + ACTIVE, row, inside, JUDGE, column, known, MADE, RANK, SHALLOW)
+            judged += tl.sum(tl.where(total < 0, 0.0, total) * score[None, :], 1)
+        tl.store(JUDGED + row, judged, mask=inside)
+
+
+@triton.jit
+def project(
+    H,
+    U,
+    MIX,
+    WEIGHT,
+    MASK,
+    PREDICTION,
+    Y,
+    batch,
+    WIDTH: tl.constexpr,
+    RANK: tl.constexpr,
+    PRIORITY: tl.constexpr,
+    QUERY: tl.constexpr,
+    MADE: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """All that needs u and the last h: Y, and the next PREDICTION."""
+    first = tl.program_id(0) * GROUP
+    row, inside, real = _rows(batch, MASK, ROWS)
+    column = first + tl.arange(0, GROUP)
+    part = tl.where(first < QUERY, 0, 1 + (first - QUERY) // WIDTH)
+    total = tl.zeros((ROWS, GROUP), tl.float32)
+    for begin in range(0, WIDTH, DEPTH):
+        at = begin + tl.arange(0, DEPTH)
+        known = at < WIDTH
+        w = tl.load(WEIGHT + column[None, :] * WIDTH + at[:, None], mask=known[:, None], other=0.0)
+        here = row[:, None] * WIDTH + at[None, :]
+        mask = inside[:, None] & known[None, :]
+        h = tl.load(H + here, mask=mask, other=0.0).to(tl.float32)
+        u = tl.load(U + here, mask=mask & (part > 0), other=0.0).to(tl.float32)
+        mix = tl.load(MIX + part * WIDTH + at, mask=known, other=0.0)
+        total = tl.dot((u + mix[None, :] * h).to(w.dtype), w, total, input_precision="ieee")
+    if (first >= WIDTH) & (first < PRIORITY):
+        column -= WIDTH
+        here = PREDICTION + row[:, None] * RANK + column[None, :]
+        tl.store(here, total.to(PREDICTION.dtype.element_ty), mask=real[:, None] & (column < RANK)[None, :])
+    else:
+        tl.store(Y + row[:, None] * MADE + column[None, :], total, mask=inside[:, None])
+
+
+@triton.jit
+def mix(
+    X,
+    Y,
+    Z,
+    RECALL,
+    FOUND,
+    OUTWARD,
+    MASK,
+    NOW_POSITION,
+    NOW,
+    TALLY,
+    SLOT,
+    NEW,
+    HELD,
+    KNOWN,
+    TIME,
+    POSITION,
+    MASS,
+    MIXED,
+    batch,
+    slots,
+    WIDTH: tl.constexpr,
+    RANK: tl.constexpr,
+    MADE: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    PROJECTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SHALLOW: tl.constexpr,
+):
+    """MIXED = X + context + what is recalled or read; a program more than that says what is in new events' slots."""
+    first = tl.program_id(0) * GROUP
+    row, inside, real = _rows(batch, MASK, ROWS)
+    if first < WIDTH:
+        column = first + tl.arange(0, GROUP)
+        action = tl.load(TALLY + row, mask=inside, other=0)
+        here = row[:, None] * WIDTH + column[None, :]
+        total = tl.load(Y + row[:, None] * PROJECTED + column[None, :], mask=inside[:, None], other=0.0)
+        total += tl.load(X + here, mask=inside[:, None], other=0.0).to(tl.float32)
+        total = tl.where(real[:, None], total, 0.0)
+        reads, recalls = action == 1, action == 2
+        if tl.sum(recalls.to(tl.int32), 0) > 0:
+            total = _product(total, Z + ACTIVE, row, recalls, RECALL, column, column >= 0, MADE, RANK, SHALLOW)
+        if tl.sum(reads.to(tl.int32), 0) > 0:
+            total = _product(total, FOUND, row, reads, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
+        tl.store(MIXED + here, total.to(MIXED.dtype.element_ty), mask=inside[:, None])
+    else:
+        admitted = tl.load(TALLY + batch + row, mask=inside, other=0) != 0
+        at = row.to(tl.int64) * slots + tl.load(SLOT + row, mask=inside, other=0)
+        new = tl.load(NEW + row, mask=inside, other=0.0)
+        now = tl.load(NOW + row, mask=inside, other=0.0)
+        position = tl.load(NOW_POSITION + 2 * row, mask=inside, other=0)
+        tl.store(HELD + at, new.to(HELD.dtype.element_ty), mask=admitted)
+        tl.store(KNOWN + at, at < 0, mask=admitted)
+        tl.store(TIME + at, now, mask=admitted)
+        tl.store(POSITION + at, position, mask=admitted)
+        tl.store(MASS + at, tl.zeros((ROWS,), MASS.dtype.element_ty), mask=admitted)
+
+
+@triton.jit
+def widen(
+    X,
+    NORM,
+    WEIGHT,
+    BIAS,
+    FED,
+    batch,
+    eps,
+    WIDTH: tl.constexpr,
+    FEED: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """FED = GELU(norm(X) Wᵀ + bias)."""
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = row < batch
+    column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    known = column < FEED
+    bias = tl.load(BIAS + column, mask=known, other=0.0)
+    z, _ = _normed_product(X, NORM, row, inside, WEIGHT, column, known, eps, WIDTH, DEPTH)
+    z += bias[None, :]
+    z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
+    here = FED + row[:, None] * FEED + column[None, :]
+    tl.store(here, z.to(FED.dtype.element_ty), mask=inside[:, None] & known[None, :])
+
+
+@triton.jit
+def narrow(
+    FED,
+    WEIGHT,
+    BIAS,
+    X,
+    MASK,
+    AFTER,
+    batch,
+    WIDTH: tl.constexpr,
+    FEED: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """AFTER = X + FED Wᵀ + bias, and 0 for sequences that have no position now."""
+    row, inside, real = _rows(batch, MASK, ROWS)
+    column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    here = row[:, None] * WIDTH + column[None, :]
+    total = tl.load(X + here, mask=inside[:, None], other=0.0).to(tl.float32) + tl.load(BIAS + column)[None, :]
+    total = _product(total, FED, row, inside, WEIGHT, column, column >= 0, FEED, FEED, DEPTH)
+    total = tl.where(real[:, None], total, 0.0)
+    tl.store(AFTER + here, total.to(AFTER.dtype.element_ty), mask=inside[:, None])
