@@ -70,6 +70,18 @@ def test_other_routing_is_a_setting_and_a_command_is_said_once(tmp_path):
     assert found["command"] == "torchcram evaluate"
 
 
+def test_more_is_added_to_what_was_collected(tmp_path):
+    swept = [{"model": "mod", "seed": 1, "set model.capacity": "0.05"}]
+    first = part(tmp_path, "one", swept, commit="a", command="first --json x.json")
+    before = results.collect("both", "Steps: 3.", [("curve", first)])
+    again = part(tmp_path, "other", [{"model": "mod", "seed": 0}], commit="b", command="second")
+    found = results.collect("both", "Steps: 3.", [("final", again), ("final", first)], before)
+    assert [row["what"] for row in found["rows"]] == ["curve", "final", "final"]
+    assert [row["setting"] for row in found["rows"]] == ["capacity=0.05", "", "capacity=0.05"]
+    assert [row["commit"] for row in found["rows"]] == ["a", "b", "a"]
+    assert (found["commit"], found["command"], found["seeds"]) == ("a, b", "first\nsecond", [0, 1])
+
+
 def test_results_of_two_machines_are_not_one(tmp_path):
     parts = [("final", part(tmp_path, name, [], machine=name)) for name in ("one", "other")]
     with pytest.raises(ValueError, match="several machines: one, other"):

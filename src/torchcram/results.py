@@ -54,25 +54,38 @@ def save(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def collect(name: str, setting: str, parts: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+def collect(
+    name: str,
+    setting: str,
+    parts: Sequence[tuple[str, Mapping[str, Any]]],
+    onto: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """One result file of several of the same machine, with all their commands; `setting` says what they share.
 
     Each part is given with `what` its rows are, which they then say, and which commit they are of. What a sweep varied
     in a row becomes its `setting`, but for its model, seed and learning rate; so does routing that was not its own.
+
+    onto: What an earlier call returned; its rows come first, as they are.
     """
-    datas = [data for _, data in parts]
+    before = [] if onto is None else [onto]
+    datas = [*before, *(data for _, data in parts)]
     if len({data["machine"] for data in datas}) > 1:
         raise ValueError(f"results of several machines: {', '.join(sorted({data['machine'] for data in datas}))}")
     return {
         "name": name,
         "setting": setting,
-        "command": "\n".join(dict.fromkeys(_without_file(data["command"]) for data in datas)),
-        "commit": ", ".join(dict.fromkeys(data["commit"] for data in datas)),
+        "command": "\n".join(
+            dict.fromkeys(_without_file(line) for data in datas for line in data["command"].splitlines())
+        ),
+        "commit": ", ".join(dict.fromkeys(commit for data in datas for commit in data["commit"].split(", "))),
         "date": max(data["date"] for data in datas),
         "seeds": sorted({seed for data in datas for seed in data["seeds"]}),
         "machine": datas[0]["machine"],
         "versions": datas[-1]["versions"],
-        "rows": [_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]],
+        "rows": [
+            *(row for data in before for row in data["rows"]),
+            *(_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]),
+        ],
     }
 
 

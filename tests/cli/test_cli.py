@@ -329,6 +329,14 @@ def test_collect_puts_result_files_together(tmp_path):
     data = results.read(out)
     assert (data["name"], data["setting"], data["seeds"]) == ("both", "Few steps.", [0, 1])
     assert [(row["what"], row["model"]) for row in data["rows"]] == [("final", "a"), ("rate", "b")]
+    found = CliRunner().invoke(app, ["collect", parts[0], "--onto", str(out), "--out", str(out)])
+    assert found.exit_code == 0, found.output
+    data = results.read(out)
+    assert data["setting"] == "Few steps."
+    assert [row["model"] for row in data["rows"]] == ["a", "b", "a"]
+    found = CliRunner().invoke(app, ["collect", parts[0], "--out", str(out)])
+    assert found.exit_code != 0
+    assert "--setting is needed" in found.output
     found = CliRunner().invoke(app, ["collect", "a.json", "--out", str(out), "--setting", ""])
     assert found.exit_code != 0
     assert "what=FILE" in found.output

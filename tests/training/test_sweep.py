@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torchcram.cli.main import app
+from torchcram.training.run import RunFolder
 from torchcram.training.sweep import jobs
 
 SMALL = ["--set", "task.length=64", "--set", "task.novel_keys=16", "--set", "batch=2", "--set", "evaluate_rows=4"]
@@ -60,6 +61,13 @@ def test_runs_are_made_once_and_told_in_one_table(tmp_path):
         ("mamba", 3, 2),
     ]
     assert [row["set model"] for row in data["rows"]] == ["transformer", "mamba"]
+    runs = [str(tmp_path / "runs" / f"model={name}-seed=3") for name in ("transformer", "mamba")]
+    again = CliRunner().invoke(app, ["evaluate", runs[1], "--rows", "4", "--json", "-"])
+    assert json.loads(again.output)["rows"][0]["set model"] == "mamba"
+    RunFolder(runs[0]).tell_apart({"seed": "3"})
+    steps = CliRunner().invoke(app, ["bench", "steps", *runs, "--json", "-"])
+    assert [row.get("set model") for row in json.loads(steps.output)["rows"]] == [None, "mamba"]
+    RunFolder(runs[0]).tell_apart(RunFolder(runs[1]).varied | {"model": "transformer"})
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")}
     assert sweep(tmp_path / "runs", *words).exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")} == kept

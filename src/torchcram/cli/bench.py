@@ -172,7 +172,7 @@ def steps(
         prepare(device)
         trainers = [load(path, device) for path in runs]
         timed = zip(runs, trainers, run(trainers, state_length=state_length), strict=True)
-        rows = [{"what": path.name, **facts(trainer), **row} for path, trainer, row in timed]
+        rows = [{"what": path.name, **facts(trainer, path), **row} for path, trainer, row in timed]
         if str(json) != "-":
             for row in rows:
                 show_row(row)

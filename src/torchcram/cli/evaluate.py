@@ -49,7 +49,7 @@ def run(
     held = teacher.kept(trainer, folder.checkpoints, found.losses, seed=seed, rows=rows) if kept else None
     last = (folder.metrics() or [{}])[-1]
     row: dict[str, Any] = {
-        **facts(trainer),
+        **facts(trainer, path),
         "routing": reads,
         **found.row(),
         "reads_training": last.get("reads_training"),

@@ -200,7 +200,8 @@ def export(
 def collect(
     parts: Annotated[list[str], typer.Argument(help="what=FILE: a result file, and what its rows are, e.g. final.")],
     out: Annotated[Path, typer.Option(help="The result file to write.")],
-    setting: Annotated[str, typer.Option(help="What all of them share, in words.")],
+    setting: Annotated[str | None, typer.Option(help="What all of them share, in words.")] = None,
+    onto: Annotated[Path | None, typer.Option(help="A file that this command wrote, to add to.")] = None,
 ) -> None:
     """Put several result files together, as `torchcram baselines` needs them."""
     from torchcram import results
@@ -212,7 +213,11 @@ def collect(
             if not (what and file):
                 raise ValueError(f"{part!r} is not possible; allowed: what=FILE")
         read = [(what, results.read(file)) for what, _, file in given]
-        results.save(out, results.collect(out.stem, setting, read))
+        before = None if onto is None else results.read(onto)
+        shared = setting if setting is not None else (before or {}).get("setting")
+        if shared is None:
+            raise ValueError("--setting is needed: what all of them share, in words")
+        results.save(out, results.collect(out.stem, shared, read, before))
 
 
 @app.command()

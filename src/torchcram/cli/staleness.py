@@ -28,7 +28,7 @@ def run(paths: Sequence[Path], *, rows: int, positions: int, device: str, json: 
         if not isinstance(task, Srcd):
             raise ValueError(f"{path} was trained on {config.task}; only SRCD has memories that go stale")
         known = {
-            **facts(trainer),
+            **facts(trainer, path),
             "signal": config.consolidation.signal,
             "trained_overridden": task.config.overridden,
             "index_rank": config.index_rank,

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from torchcram.cli.settings import changed
 from torchcram.config import BaselineConfig
+from torchcram.results import VARIED
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
@@ -24,8 +25,8 @@ def load(path: Path, device: str = "cpu", changes: Sequence[str] = ()) -> Traine
     return trainer
 
 
-def facts(trainer: Trainer) -> dict[str, Any]:
-    """What a row of results says of the run it comes from."""
+def facts(trainer: Trainer, path: Path) -> dict[str, Any]:
+    """What a row of results says of the run it comes from, which lies in the folder `path`."""
     config = trainer.config
     return {
         "model": config.name,
@@ -38,4 +39,5 @@ def facts(trainer: Trainer) -> dict[str, Any]:
         "slots": config.model.attention.slots
         if isinstance(config.model, BaselineConfig)
         else config.model.episodic.slots,
+        **{f"{VARIED}{name}": value for name, value in RunFolder(path).varied.items()},
     }

@@ -137,18 +137,19 @@ def page(srcd: Row, mqar: Row) -> str:
         if missing:
             raise ValueError(f"the result file of {name} has rows without {', '.join(sorted(missing))}")
     finals, costs = (groups(srcd["rows"], what) for what in ("final", "cost"))
-    lengths = {row["state_length"] for group in costs for row in group.rows}
+    lengths = {row["state_length"] for group in costs for row in group.rows if "state_length" in row}
     if len(lengths) > 1:
         raise ValueError(f"states are of sequences of several lengths: {sorted(lengths)}")
+    by_setting = {(group.model, group.setting): group for group in costs}
     return _PAGE.format(
         state_length=f"{lengths.pop():,}" if lengths else "–",
         about=table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
         mqar_setting=_setting(mqar),
         mqar=_mqar_table(groups(mqar["rows"], "final")),
         srcd_setting=_setting(srcd),
-        srcd=_srcd_table(finals, {(g.model, g.setting): g for g in costs}),
+        srcd=_srcd_table(finals, by_setting),
         verdicts="\n".join(f"- {line}" for line in verdicts(finals)),
-        curve=_curve_table(groups(srcd["rows"], "curve")),
+        curve=_curve_table(groups(srcd["rows"], "curve"), by_setting),
         rates=_rates_table(srcd["rows"]),
     )
 
@@ -180,9 +181,18 @@ def verdicts(finals: Sequence[Group]) -> list[str]:
     elif ours:
         lines.append("CRAM reads least.")
     if not_solving := [g for g in finals if not g.solves]:
-        told = ", ".join(f"{g.name} (novel {_percent(g.median('accuracy_novel'))})" for g in not_solving)
-        lines.append(f"Not at {_percent(SOLVED)}: {told}.")
+        lines.append(f"Not at {_percent(SOLVED)} with every seed: {', '.join(map(_fails, not_solving))}.")
     return lines
+
+
+def _fails(group: Group) -> str:
+    """A model that does not solve SRCD, how far it came, and with how many seeds it does."""
+    novel = f"novel {_percent(group.median('accuracy_novel'))}"
+    good = [row for row in group.rows if row["accuracy"] >= SOLVED]
+    if not good:
+        return f"{group.name} ({novel})"
+    reads = statistics.median(float(row["reads"]) for row in good)
+    return f"{group.name} ({novel}; {len(good)} of {len(group.rows)} seeds do, with reads of {_percent(reads)})"
 
 
 def _setting(data: Row) -> str:
@@ -232,8 +242,9 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
     return table(_COLUMNS, map(line, finals))
 
 
-def _curve_table(curve: Sequence[Group]) -> str:
+def _curve_table(curve: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
     def line(group: Group) -> list[str]:
+        cost = costs.get((group.model, group.setting))
         return [
             f"`{group.model}`",
             group.setting,
@@ -241,7 +252,7 @@ def _curve_table(curve: Sequence[Group]) -> str:
             _percent(group.median("accuracy_novel")),
             _percent(group.reads),
             _percent(group.median("pairs")),
-            plain(group.median("forward_ms"), 1),
+            plain(cost.median("forward_ms") if cost else None, 1),
         ]
 
     return table(("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms"), map(line, curve))

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
+_SHOWN = 6  # commands; more are folded away
+
+
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A table."""
     written = [heads, ["---"] * len(heads), *lines]
@@ -13,5 +16,9 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def source(data: Mapping[str, Any]) -> str:
-    """What a result file says of where it comes from."""
-    return f"{data['machine']}; commit {data['commit']}.\n\n```sh\n{data['command']}\n```"
+    """What a result file says of where it comes from; many commands are folded away."""
+    count = len(data["command"].splitlines())
+    commands = f"```sh\n{data['command']}\n```"
+    if count > _SHOWN:
+        commands = f"<details><summary>{count} commands</summary>\n\n{commands}\n\n</details>"
+    return f"{data['machine']}; commit {data['commit']}.\n\n{commands}"

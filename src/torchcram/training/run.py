@@ -1,4 +1,7 @@
-"""A run's folder: `config.json`, `metrics.jsonl`, `checkpoints/`, and a lock that lets in one writer at a time."""
+"""A run's folder: `config.json`, `metrics.jsonl`, `checkpoints/`, and a lock that lets in one writer at a time.
+
+A run of a sweep also has `varied.json`: what sets it apart from the others.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -60,6 +64,18 @@ class RunFolder:
             raise ValueError(f"{self.path} holds a run already; resume it, or choose another folder")
         with replacing(path) as temporary:
             temporary.write_text(config.to_json(), encoding="utf-8")
+
+    def tell_apart(self, varied: Mapping[str, str]) -> None:
+        """Keep what sets the run apart from the others of its sweep, by dotted name."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with replacing(self.path / "varied.json") as temporary:
+            temporary.write_text(json.dumps(dict(varied)), encoding="utf-8")
+
+    @property
+    def varied(self) -> dict[str, str]:
+        """What `tell_apart` kept; nothing for a run of its own."""
+        path = self.path / "varied.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append one line to the metrics."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from torchcram.files import replacing
-from torchcram.results import VARIED
 from torchcram.strict import reject
+from torchcram.training.run import RunFolder
 
 OPTIONS = "model", "preset", "schedule"
 """What can be varied besides settings: options of `torchcram train`."""
@@ -47,7 +47,8 @@ class Job:
             data = json.loads((self.folder / "row.json").read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError):
             return None
-        return {**data["rows"][0], **{f"{VARIED}{name}": value for name, value in self.varied.items()}}
+        row: dict[str, Any] = data["rows"][0]
+        return row
 
     def commands(self, device: str, rows: int) -> Iterator[list[str]]:
         """What to run, one after the other."""
@@ -133,6 +134,9 @@ class Sweep:
                 process.send_signal(signal.SIGTERM)
 
     def _work(self, job: Job, say: Callable[[Job, str], None]) -> None:
+        if self._stopped:
+            return
+        RunFolder(job.folder).tell_apart(job.varied)
         with (job.folder.parent / f"{job.folder.name}.log").open("ab") as log:
             for words in job.commands(self.device, self.rows):
                 code = self._call(words, log)
