@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check wheel slow bench clean
+DATA ?= physionet2012
+
+.PHONY: demo test check wheel slow bench timeseries clean
 .DEFAULT_GOAL := test
 
 # The stamp is newer than pyproject.toml once the environment holds what it asks for.
@@ -37,6 +39,10 @@ slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/torchcram bench cpu --json results/bench-cpu.json
+
+# PhysioNet 2012 on two CPU cores: one split, a small setting; DATA is the folder with its files.
+timeseries: $(READY)
+	$(BIN)/torchcram timeseries p12 $(DATA) --out runs/p12 --splits 1 --set epochs=4
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

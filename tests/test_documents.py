@@ -175,10 +175,20 @@ def test_links_lead_to_files(document):
             assert (document.parent / target).exists(), target
 
 
-def test_readme_example_runs(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "positions: reads" in capsys.readouterr().out
+def test_readme_examples_run(capsys):
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(examples) == 2
+    for code in examples:
+        exec(compile(code, "README.md", "exec"), {})
+        assert "positions: reads" in capsys.readouterr().out
+
+
+def test_timeseries_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "timeseries.md").read_text(), re.DOTALL).group(1)
+    names = {}
+    exec(compile(code, "docs/timeseries.md", "exec"), names)
+    assert names["labeller"].predict(names["X"]).shape == (960,)
 
 
 def test_training_example_runs():

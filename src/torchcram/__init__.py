@@ -37,6 +37,8 @@ _HOMES = {
     "CramOutput": "models",
     "CramState": "models",
     "Generation": "models",
+    "CramClassifier": "timeseries",
+    "CramLabeller": "timeseries",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -58,6 +60,7 @@ if typing.TYPE_CHECKING:
     from torchcram.ledger import Cost, Ledger, measure
     from torchcram.memory import Block, BlockState, RoutingPolicy, Timeline
     from torchcram.models import Cram, CramOutput, CramState, Generation
+    from torchcram.timeseries import CramClassifier, CramLabeller
 
 
 def __getattr__(name: str) -> object:

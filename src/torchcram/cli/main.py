@@ -197,6 +197,51 @@ def export(
 
 
 @app.command()
+def timeseries(
+    dataset: Annotated[str, typer.Argument(help="p12, p12-mtand, wearable, activity, mimic3, japanese-vowels, …")],
+    folder: Annotated[Path, typer.Argument(help="Folder with the data set's own files.")],
+    out: Annotated[Path, typer.Option(help="Folder for what the models say; the same one goes on where it was.")],
+    models: Annotated[
+        str, typer.Option(help="Names, separated by commas: majority, logistic, trees, gru-d, mtand, cram, …")
+    ] = "majority,logistic,trees,cram",
+    splits: Annotated[str | None, typer.Option(help="Numbers, separated by commas; default: all.")] = None,
+    members: Annotated[int, typer.Option(min=1, help="Models with other seeds whose answers are averaged.")] = 1,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value: a setting of the networks, e.g. epochs=5.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json: JsonFile = None,
+) -> None:
+    """Compare models on real irregular time series."""
+    from torchcram.cli import timeseries as command
+
+    command.run(
+        dataset,
+        folder,
+        out,
+        models=models,
+        splits=splits,
+        members=members,
+        changes=changes or [],
+        device=device,
+        json=json,
+    )
+
+
+@app.command()
+def timeseries_page(
+    folder: Annotated[Path, typer.Option("--results", help="Folder of the result files timeseries-*.json.")] = Path(
+        "results"
+    ),
+    out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("docs/timeseries-results.md"),
+) -> None:
+    """Write the page about irregular time series, from the result files that are there."""
+    from torchcram.cli import timeseries as command
+
+    command.write_page(folder, out)
+
+
+@app.command()
 def collect(
     parts: Annotated[list[str], typer.Argument(help="what=FILE: a result file, and what its rows are, e.g. final.")],
     out: Annotated[Path, typer.Option(help="The result file to write.")],

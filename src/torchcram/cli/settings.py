@@ -71,18 +71,25 @@ def machine(device: str) -> str | None:
     return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else None
 
 
-def _split(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`a.b=c` as the task's settings and the rest, with values read as JSON where they are."""
-    task: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
+def values(changes: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` as names and values, which are read as JSON where they are."""
+    found: dict[str, Any] = {}
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals:
             raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
         try:
-            value = json.loads(text)
+            found[name] = json.loads(text)
         except json.JSONDecodeError:
-            value = text
+            found[name] = text
+    return found
+
+
+def _split(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`a.b=c` as the task's settings and the rest."""
+    task: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for name, value in values(changes).items():
         part, _, leaf = name.partition(".")
         if part == "task" and leaf:
             task[leaf] = value

@@ -136,12 +136,20 @@ class Consolidator:
             off = measure(RoutingPolicy(reads="off"))
             helped = self.gate.observe(dense, off)
             if helped:
-                self.released_at = self.steps
-                self.controller.at_release = {head: dense[head] for head in helped}
+                self.release({head: dense[head] for head in helped})
             return _named(dense=dense, off=off)
         routed = measure(RoutingPolicy())
         self.controller.observe(routed, dense)
         return _named(dense=dense, routed=routed)
+
+    def release(self, helped: Mapping[str, float] | None = None) -> None:
+        """Let the router choose from now on. The gate does so; a loop of one's own may have reasons, too.
+
+        helped: dense losses now of the heads that reads help, which are not to get worse.
+        """
+        if self.released_at is None:
+            self.released_at = self.steps
+            self.controller.at_release = dict(helped or {})
 
     def settle(self) -> None:
         """Tell that the learning rate decays from now on."""

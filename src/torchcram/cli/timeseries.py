@@ -1,0 +1,110 @@
+"""`torchcram timeseries`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torchcram import results
+from torchcram.cli.errors import told
+from torchcram.cli.settings import machine, numbers, prepare, values
+from torchcram.files import replacing
+from torchcram.report.timeseries import page, warnings
+from torchcram.results import Row
+from torchcram.strict import reject
+from torchcram.timeseries import compare
+from torchcram.timeseries.datasets import DATASETS, split
+
+
+@told()
+def run(
+    dataset: str,
+    folder: Path,
+    out: Path,
+    *,
+    models: str,
+    splits: str | None,
+    members: int,
+    changes: Sequence[str],
+    device: str,
+    json: Path | None,
+) -> None:
+    """Fit models to splits of a data set, and show one table; what is in `out` already is not fitted again."""
+    prepare(device)
+    if dataset not in DATASETS:
+        reject("data set", dataset, ", ".join(DATASETS))
+    names = models.split(",")
+    for name in names:
+        if name not in compare.MODELS:
+            reject("--models", name, ", ".join(compare.MODELS))
+    every = range(1, DATASETS[dataset].splits + 1)
+    chosen = list(every) if splits is None else numbers("--splits", splits)
+    console = Console(highlight=False, stderr=str(json) == "-")
+    settings = values(changes)
+    for number in chosen:
+        parts = None
+        for name in names:
+            if (out / f"{name}-routed-{number}.json").exists():
+                continue
+            parts = split(dataset, folder, number) if parts is None else parts
+            for found in compare.judge(name, parts, members=members, settings=settings, device=device):
+                found.row.update(task=dataset, split=number)
+                console.print(_line(found.row), soft_wrap=True)
+                compare.save(found, out, f"{name}-{found.row['routing']}-{number}")
+    said = compare.read(out)
+    rows = _rows(said)
+    console.print(_table([each.row for each in said]))
+    for warning in warnings(rows):
+        console.print(f"[yellow]{warning}", soft_wrap=True)
+    if json is not None:
+        for measure in ("auroc", "auprc") if "auroc" in said[0].row else ("accuracy", "macro_f1"):
+            rows += compare.differences(said, measure)
+        seeds = sorted({each.row["seed"] + k for each in said for k in range(each.row["members"])})
+        results.write(json, name=f"timeseries-{dataset}", rows=rows, seeds=seeds, machine=machine(device))
+
+
+@told()
+def write_page(folder: Path, out: Path) -> None:
+    """The page of all result files of comparisons in a folder."""
+    found = {path.stem.removeprefix("timeseries-"): path for path in sorted(folder.glob("timeseries-*.json"))}
+    if not found:
+        raise ValueError(f"{folder} holds no timeseries-*.json")
+    with replacing(out) as temporary:
+        temporary.write_text(page({name: results.read(path) for name, path in found.items()}), encoding="utf-8")
+
+
+def _rows(said: Sequence[compare.Said]) -> list[Row]:
+    classes = said[0].probabilities.shape[1]
+    chances = {each.row["split"]: compare.chance(each.labels, classes) for each in said}
+    return [
+        *({"what": "model", **each.row} for each in said),
+        *({"what": "chance", "split": number, **expected} for number, expected in chances.items()),
+    ]
+
+
+def _line(row: Row) -> str:
+    measures = [name for name in ("auroc", "auprc", "accuracy", "macro_f1") if name in row]
+    scores = ", ".join(f"{name} {row[name]:.4f}" for name in measures)
+    reads = f", reads {row['reads']:.2%}" if "reads" in row else ""
+    return f"split {row['split']}, {row['model']} ({row['routing']}): {scores}{reads}; {row['seconds']:.0f} s"
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    measures = [name for name in ("auroc", "auprc", "balanced_accuracy", "brier", "macro_f1") if name in rows[0]]
+    table = Table("model", "routing", "splits", *measures, "reads", box=None)
+    for key in dict.fromkeys((row["model"], row["routing"]) for row in rows):
+        mine = [row for row in rows if (row["model"], row["routing"]) == key]
+        cells = [_spread([row[name] for row in mine]) for name in measures]
+        reads = [row["reads"] for row in mine if "reads" in row]
+        table.add_row(*key, str(len(mine)), *cells, f"{statistics.mean(reads):.2%}" if reads else "–")
+    return table
+
+
+def _spread(found: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(found):.4f}" if len(found) > 1 else ""
+    return f"{statistics.mean(found):.4f}{spread}"

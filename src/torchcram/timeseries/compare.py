@@ -1,0 +1,235 @@
+"""Models on the same footing: each learns from the same samples, is chosen by the same, and judged on the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from torchcram.config import BASELINES
+from torchcram.files import replacing
+from torchcram.ledger import Ledger
+from torchcram.results import Row
+from torchcram.strict import reject
+from torchcram.timeseries.batches import usual_gap
+from torchcram.timeseries.estimators import CramClassifier, CramLabeller
+from torchcram.timeseries.fitting import FitConfig, Fitting, predict
+from torchcram.timeseries.metrics import CLASSIFYING, LABELLING, difference, interval, log_loss
+from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
+from torchcram.timeseries.scaling import Scaling
+from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
+
+TABULAR = ("majority", "logistic", "trees")
+RIVALS = ("gru-d", "mtand")
+MODELS = (*TABULAR, *RIVALS, *BASELINES, "cram")
+"""All that can be compared, by name."""
+
+ROUTED = "routed"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Said:
+    """What a model says of the test samples of a split."""
+
+    row: dict[str, Any]
+    """Which model and split, how good, and what it took."""
+    labels: Array
+    groups: Array
+    probabilities: Array
+
+
+def judge(
+    model: str,
+    parts: Split,
+    *,
+    members: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Iterator[Said]:
+    """Fit a model and judge it; CRAM also with no time stamp reading, and with all.
+
+    members: models with seeds one after another whose probabilities are averaged, for all that are drawn at random.
+    settings: of the estimator, of GRU-D or of mTAND, and of `FitConfig`, by name.
+    """
+    if model not in MODELS:
+        reject("model", model, ", ".join(MODELS))
+    begun = time.perf_counter()
+    given = dict(settings or {})
+    if model in TABULAR:
+        if given:
+            raise ValueError(f"{model} has no settings; given: {', '.join(given)}")
+        made: Any = {"majority": Majority, "logistic": Logistic, "trees": Trees}[model]
+        fitted: Any = (made() if model == "majority" else made(seed=seed)).fit(parts.train, parts.val)
+        members = 1
+    elif model in RIVALS:
+        fitted = _Networks(model, members=members, seed=seed, settings=given, device=device).fit(parts.train, parts.val)
+    else:
+        kind = CramLabeller if parts.train.per_step else CramClassifier
+        fitted = kind(model=model, members=members, seed=seed, device=device, progress=False, **given)
+        fitted.fit(parts.train, parts.val)
+    seconds = time.perf_counter() - begun
+    for routing in (ROUTED, "off", "dense") if model == "cram" else (ROUTED,):
+        how = {"reads": routing} if model == "cram" else {}
+        val, test = (fitted.predict_proba(part, **how) for part in (parts.val, parts.test))
+        ledger: Ledger | None = getattr(fitted, "ledger", None)  # of the last prediction
+        facts: dict[str, Any] = {
+            "model": model,
+            "routing": routing,
+            "seed": seed,
+            "members": members,
+            "settings": json.dumps({**given, **getattr(fitted, "chosen", {})}),
+            **{f"val_{name}": value for name, value in scores(parts.val, val, draws=0).items()},
+            **scores(parts.test, test),
+            "parameters": _parameters(fitted),
+            "seconds": seconds,
+            **(ledger.to_dict() if ledger is not None else {}),
+        }
+        known = parts.test.labels != UNKNOWN
+        yield Said(
+            row=facts,
+            labels=parts.test.labels[known],
+            groups=_groups(parts.test)[known],
+            probabilities=test[known],
+        )
+
+
+def scores(series: Series, probabilities: Array, draws: int = 1000) -> dict[str, float]:
+    """Measures of predictions, with 95 % intervals over groups if any are drawn; and what chance would give."""
+    known = series.labels != UNKNOWN
+    labels, said, groups = series.labels[known], probabilities[known], _groups(series)[known]
+    found: dict[str, float] = {"loss": log_loss(labels, said)}
+    for name, measure in (LABELLING if series.per_step else CLASSIFYING).items():
+        found[name] = measure(labels, said)
+        if draws:
+            between = interval(measure, labels, said, groups, draws=draws)
+            found |= {f"{name}_low": between.low, f"{name}_high": between.high}
+    return found
+
+
+def chance(labels: Array, classes: int) -> dict[str, float]:
+    """What the measures give for someone who knows the shares of the classes and nothing else."""
+    shares = np.bincount(labels, minlength=classes) / len(labels)
+    best = int(shares.argmax())
+    return {
+        "auroc": 0.5,
+        "auprc": float(shares[1]) if classes == 2 else float(shares.mean()),
+        "balanced_accuracy": 1 / int((shares > 0).sum()),
+        "accuracy": float(shares[best]),
+        "macro_f1": 2 * float(shares[best]) / (1 + float(shares[best])) / int((shares > 0).sum()),
+    }
+
+
+def save(said: Said, folder: Path, name: str) -> None:
+    """Keep what a model said: its row, and its predictions beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / f"{name}.npz") as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, labels=said.labels, groups=said.groups, probabilities=said.probabilities)
+    with replacing(folder / f"{name}.json") as temporary:
+        temporary.write_text(json.dumps(said.row) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> list[Said]:
+    """All that was kept in a folder."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(row, dict) or "model" not in row:
+            continue
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as data:
+            found.append(Said(row=row, **{name: data[name] for name in ("labels", "groups", "probabilities")}))
+    return found
+
+
+def differences(every: Sequence[Said], measure: str, draws: int = 1000) -> Iterator[Row]:
+    """What CRAM is ahead of each other model by, on each split, with a paired 95 % interval; and over the splits."""
+    function = {**CLASSIFYING, **LABELLING}[measure]
+    by_key = {(said.row["split"], said.row["model"], said.row["routing"]): said for said in every}
+    ours = {split: said for (split, model, routing), said in by_key.items() if (model, routing) == ("cram", ROUTED)}
+    others = dict.fromkeys((model, routing) for _, model, routing in by_key if (model, routing) != ("cram", ROUTED))
+    for model, routing in others:
+        gaps, clear = [], 0
+        for split, mine in ours.items():
+            theirs = by_key.get((split, model, routing))
+            if theirs is None:
+                continue
+            between = difference(
+                function, mine.labels, mine.probabilities, theirs.probabilities, mine.groups, draws=draws
+            )
+            gap = function(mine.labels, mine.probabilities) - function(mine.labels, theirs.probabilities)
+            gaps.append(gap)
+            clear += 0 not in between
+            yield {
+                "what": "difference",
+                "measure": measure,
+                "model": model,
+                "routing": routing,
+                "split": split,
+                "ahead": gap,
+                "low": between.low,
+                "high": between.high,
+            }
+        if len(gaps) > 1:
+            yield {
+                "what": "difference, all splits",
+                "measure": measure,
+                "model": model,
+                "routing": routing,
+                "splits": len(gaps),
+                "ahead": float(np.mean(gaps)),
+                "sd": float(np.std(gaps, ddof=1)),
+                "clear": clear,
+            }
+
+
+class _Networks:
+    """GRU-D or mTAND, fitted as CRAM is."""
+
+    def __init__(self, name: str, *, members: int, seed: int, settings: Mapping[str, Any], device: str) -> None:
+        fit = {key: value for key, value in settings.items() if key in FitConfig.__dataclass_fields__}
+        self.own = {key: value for key, value in settings.items() if key not in fit}
+        self.config = FitConfig.from_dict({"patience": 5, **fit, "seed": seed})
+        self.name, self.members, self.device = name, members, device
+        self.networks: list[nn.Module] = []
+
+    def fit(self, train: Series, val: Series) -> _Networks:
+        self.scaling, self.unit = Scaling.fit(train), usual_gap(train)
+        spans = (train.times[train.offsets[1:] - 1] - train.times[train.offsets[:-1]]) / self.unit
+        shape: dict[str, Any] = {
+            "channels": len(train.channels),
+            "statics": len(train.static_names),
+            "classes": len(train.classes),
+            "per_step": train.per_step,
+            "span": float(max(1e-6, spans.max())),
+        }
+        for member in range(self.members):
+            config = self.config.override({"seed": self.config.seed + member})
+            torch.manual_seed(config.seed)
+            network = (GruD if self.name == "gru-d" else Mtand)(**shape, **self.own)
+            learned, chosen = (self.scaling.apply(part) for part in (train, val))
+            for _ in Fitting(network, learned, chosen, config, unit=self.unit, device=self.device).run():
+                pass
+            self.networks.append(network.eval())
+        return self
+
+    def predict_proba(self, series: Series) -> Array:
+        scaled = self.scaling.apply(series)
+        said = [predict(network, scaled, unit=self.unit, device=self.device)[0] for network in self.networks]
+        return np.asarray(np.mean(said, axis=0))
+
+
+def _groups(series: Series) -> Array:
+    """[labels]: of each label."""
+    return np.repeat(series.groups, series.lengths) if series.per_step else series.groups
+
+
+def _parameters(fitted: Any) -> int | None:
+    networks = getattr(fitted, "networks", None) or getattr(getattr(fitted, "_fitted", None), "networks", None)
+    return sum(p.numel() for p in networks[0].parameters()) if networks else None

@@ -1,0 +1,267 @@
+"""Training on series that lie in memory: epochs, a check on validation samples after each, and the best one kept."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import CramConfig
+from torchcram.consolidation import ConsolidationConfig, Consolidator
+from torchcram.ledger import Ledger
+from torchcram.memory import RoutingPolicy
+from torchcram.strict import StrictConfig, check_flag, check_integer, check_number
+from torchcram.timeseries.batches import Batch, in_order, pad, shuffled
+from torchcram.timeseries.metrics import log_loss
+from torchcram.timeseries.network import HEAD, Network
+from torchcram.timeseries.series import UNKNOWN, Array, Series
+from torchcram.training import optimizer
+from torchcram.training.config import OptimizerConfig
+from torchcram.training.evaluate import evaluating
+
+_EPOCHS, _STEPS = 10, 600  # at least, where nothing is said
+_EARLY = 0.5  # weight of what heads further down answer, all of them together
+_CHECK = 20  # steps between checks, at least
+_CHECKED = 100_000  # positions of a check, at most
+_AT_ONCE = 16_384  # positions of a forward pass without gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig(StrictConfig):
+    """How a network is trained."""
+
+    epochs: int | None = None
+    """At most; None: 10, or as many as make 600 steps of few samples."""
+    patience: int = 5
+    """Epochs without a better validation loss before it ends early."""
+    batch: int = 64
+    rate: float = 1e-3
+    decay: float = 0.01
+    balance: float = 0.0
+    """0: every label counts the same; 1: every class does."""
+    acquire: float = 0.4
+    """Share of the steps after which reads are released, if they have not been found to help before."""
+    ramp: float = 0.15
+    """Share of the steps over which their price rises then."""
+    tolerance: float = 0.005
+    """How much worse than dense reading the model may be, in nats a label."""
+    price: float = 0.02
+    """The most a read may cost, in nats."""
+    window: int = 1024
+    """Longer samples with a label a time stamp are cut to so many for training."""
+    seed: int = 0
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("patience", 1), ("batch", 1), ("window", 2), ("seed", 0)):
+            if name != "epochs" or self.epochs is not None:
+                check_integer(name, getattr(self, name), least)
+        check_number("rate", self.rate, 0, open_low=True)
+        check_number("decay", self.decay, 0)
+        check_number("balance", self.balance, 0, 1)
+        check_number("acquire", self.acquire, 0, 1)
+        check_number("ramp", self.ramp, 0, 1)
+        check_number("tolerance", self.tolerance, 0, open_low=True)
+        check_number("price", self.price, 0)
+        check_flag("bf16", self.bf16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What came of one epoch."""
+
+    number: int
+    loss: float
+    """Of training, mean over its batches."""
+    val_loss: float
+    """In nats a label."""
+    reads: float | None
+    """Share of the validation positions that read; None for a model without a ledger."""
+    best: bool
+    """Whether it is the one to be kept so far."""
+    seconds: float
+    """Since the beginning."""
+
+
+class Fitting:
+    """Fits one network; `run` tells of each epoch, and leaves the network as it was after the best one.
+
+    A network is a module that takes a `Batch` and a `RoutingPolicy`, and returns logits and what its model told, if it
+    is one of this project's, else None.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        train: Series,
+        val: Series,
+        config: FitConfig,
+        *,
+        unit: float = 1.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`train` and `val` on a common scale; `unit`: of time, see `pad`."""
+        self.network = network.to(device)
+        self.config, self.unit, self.device = config, unit, torch.device(device)
+        self.val = val
+        self.train, self.rng = train, np.random.default_rng(config.seed)
+        self.weights = _weights(train, config.balance).to(self.device)
+        each = math.ceil(len(_pieces(train, config.window, 0)) / config.batch)
+        self.epochs = config.epochs if config.epochs is not None else max(_EPOCHS, math.ceil(_STEPS / each))
+        self.steps = self.epochs * each
+        adaptive = isinstance(getattr(getattr(network, "config", None), "model", None), CramConfig)
+        self.consolidator = Consolidator(
+            ConsolidationConfig(
+                schedule="adaptive" if adaptive else "plain",
+                tolerance=config.tolerance,
+                price=config.price,
+                ramp=max(1, round(config.ramp * self.steps)),
+                check_every=max(_CHECK, each // 3),
+            )
+        )
+        self.optimizing = OptimizerConfig(
+            rate=config.rate, decay=config.decay, warm_up=min(50, self.steps // 10), settle=1.0
+        )
+        self.optimizer = optimizer.build(self.network, self.optimizing)
+        limit = np.cumsum(val.lengths) <= _CHECKED
+        self._checked = val.take(np.arange(max(1, int(limit.sum()))))
+
+    def run(self) -> Iterator[Epoch]:
+        """Train until the end, or until it gets no better."""
+        c, begun = self.config, time.perf_counter()
+        kept, least, since = None, math.inf, 0
+        for number in range(self.epochs):
+            pieces = _pieces(self.train, c.window, int(self.rng.integers(c.window)) if number else 0)
+            losses = [self._step(pieces, samples) for samples in shuffled(pieces.lengths, c.batch, self.rng)]
+            probabilities, ledger = predict(self.network, self.val, unit=self.unit, device=self.device, bf16=c.bf16)
+            known = self.val.labels != UNKNOWN
+            val_loss = log_loss(self.val.labels[known], probabilities[known])
+            # Before reads have their price, a model is not yet what it will be.
+            final = self.consolidator.config.schedule == "plain" or self.consolidator.progress == 1
+            best = math.isfinite(val_loss) and (val_loss < least or kept is None or not final)
+            if best:
+                kept, since = copy.deepcopy(self.network.state_dict()), 0
+                least = val_loss if final else math.inf
+            else:
+                since += 1
+            yield Epoch(
+                number=number + 1,
+                loss=float(np.mean(losses)),
+                val_loss=val_loss,
+                reads=None if ledger is None else ledger.reads,
+                best=best,
+                seconds=time.perf_counter() - begun,
+            )
+            if since >= c.patience:
+                break
+        if kept is None:
+            raise FloatingPointError("the loss was never finite; a smaller learning rate may help")
+        self.network.load_state_dict(kept)
+
+    def _step(self, series: Series, samples: Array) -> float:
+        c, step = self.config, self.consolidator.steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = optimizer.rate(self.optimizing, step, self.steps) * group["scale"]
+        self.network.train()
+        batch = pad(series, samples, unit=self.unit, device=self.device)
+        scored = batch.scored.clamp_min(1)
+        policy = replace(self.consolidator.policy(scored), asked=batch.answered)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
+            logits, out = self.network(batch, policy)
+            loss = self._loss(logits, batch)
+            if out is not None:
+                loss = loss + self.consolidator.loss(out.losses, positions=batch.mask.sum(), scored=scored)
+                assert isinstance(self.network, Network)
+                for early in out.early:
+                    loss = loss + _EARLY / len(out.early) * self._loss(self.network.pick(early[HEAD], batch), batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.optimizing.clip)
+        if bool(norm.isfinite() & loss.isfinite()):
+            self.optimizer.step()
+        self.consolidator.step(self._check)
+        if self.consolidator.steps >= c.acquire * self.steps:
+            self.consolidator.release()
+        return float(loss.detach())
+
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """In nats a label."""
+        return nn.functional.cross_entropy(
+            logits.float().flatten(0, -2), batch.labels.flatten(), weight=self.weights, ignore_index=UNKNOWN
+        )
+
+    def _check(self, policy: RoutingPolicy) -> dict[str, float]:
+        probabilities, _ = predict(
+            self.network, self._checked, unit=self.unit, device=self.device, policy=policy, bf16=self.config.bf16
+        )
+        known = self._checked.labels != UNKNOWN
+        return {HEAD: log_loss(self._checked.labels[known], probabilities[known])}
+
+
+def predict(
+    network: nn.Module,
+    series: Series,
+    *,
+    unit: float = 1.0,
+    device: torch.device | str = "cpu",
+    policy: RoutingPolicy | None = None,
+    bf16: bool = False,
+) -> tuple[Array, Ledger | None]:
+    """Probabilities [S, K], or [T, K] for an answer a time stamp; and what was executed, of a model that counts it."""
+    found: list[tuple[Array, Array]] = []
+    ledger: Ledger | None = None
+    with evaluating(network), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
+        for samples in in_order(series.lengths, _AT_ONCE):
+            batch = pad(series, samples, unit=unit, device=device)
+            logits, out = network(batch, policy)
+            share = torch.softmax(logits.double(), dim=-1)
+            if share.dim() == 3:
+                rows = np.concatenate([np.arange(*_bounds(series, sample)) for sample in samples])
+                found.append((rows, share[batch.mask].cpu().numpy()))
+            else:
+                found.append((samples, share.cpu().numpy()))
+            if out is not None:
+                ledger = out.ledger() if ledger is None else ledger + out.ledger()
+    places = np.concatenate([place for place, _ in found])
+    probabilities = np.empty((len(places), found[0][1].shape[1]))
+    probabilities[places] = np.concatenate([share for _, share in found])
+    return probabilities, ledger
+
+
+def _bounds(series: Series, sample: int) -> tuple[int, int]:
+    rows = series.rows(sample)
+    return rows.start, rows.stop
+
+
+def _weights(train: Series, balance: float) -> Tensor:
+    """[K]: what a label of each class counts, 1 on average over the labels."""
+    labels = train.labels[train.labels != UNKNOWN]
+    counts = np.bincount(labels, minlength=len(train.classes)).astype(np.float64)
+    weight = np.where(counts > 0, np.maximum(counts, 1) ** -balance, 0)
+    return torch.from_numpy(weight * counts.sum() / max(1e-12, float((weight * counts).sum()))).float()
+
+
+def _pieces(series: Series, window: int, phase: int) -> Series:
+    """Long samples with a label a time stamp in pieces of at most `window`, the first of `phase` if that is not 0."""
+    if not series.per_step or int(series.lengths.max(initial=0)) <= window:
+        return series
+    starts, owner = [], []
+    for sample in range(len(series)):
+        begin, end = _bounds(series, sample)
+        first = begin + phase if phase and end - begin > window else begin
+        cuts = [begin, *(cut for cut in range(first, end, window) if cut > begin)]
+        starts += cuts
+        owner += [sample] * len(cuts)
+    return replace(
+        series,
+        ids=np.arange(len(starts)),
+        groups=series.groups[owner],
+        offsets=np.append(starts, len(series.times)).astype(np.int64),
+        statics=series.statics[owner],
+    )

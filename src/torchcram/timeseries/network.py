@@ -1,0 +1,155 @@
+"""A sequence model for irregular series: what it is told at each time stamp, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchcram.config import BaselineConfig, CramConfig, InputConfig, OutputConfig, TokenField
+from torchcram.memory import RoutingPolicy
+from torchcram.models import baseline, build
+from torchcram.models.sequence import SequenceOutput
+from torchcram.strict import StrictConfig, check_choice, check_integer, check_number, reject
+from torchcram.timeseries.batches import Batch
+from torchcram.timeseries.summaries import FEATURES, running
+
+Features = Literal["summaries", "values"]
+Answer = Literal["last", "mean"]
+Layout = Literal["grid", "events"]
+
+HEAD, WHICH = "label", "channel"
+"""Names of the head, and of the token field that tells which channel an event is of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(StrictConfig):
+    """What a network for irregular series is made of."""
+
+    channels: int
+    """C"""
+    statics: int
+    """F"""
+    classes: int
+    per_step: bool = False
+    """One answer for each time stamp; else one for a sample."""
+    answer: Answer = "last"
+    """Where a sample's one answer comes from: its `last` time stamp, or the `mean` over all."""
+    layout: Layout = "grid"
+    """What a token is: `grid`, a time stamp with all that was measured then; `events`, a single measurement."""
+    features: Features = "summaries"
+    """On a grid, what it is told of each channel at each time stamp: its `values`, or besides them `summaries` of those
+    so far."""
+    hide: float = 0.0
+    """In training: share of the samples' inputs, each a channel or a feature of one, that are hidden from it."""
+    model: CramConfig | BaselineConfig | None = None
+    """The sequence model; its inputs and outputs follow from the above."""
+
+    def __post_init__(self) -> None:
+        check_integer("channels", self.channels, 1)
+        check_integer("statics", self.statics, 0)
+        check_integer("classes", self.classes, 2)
+        check_choice("features", self.features, Features)
+        check_choice("answer", self.answer, Answer)
+        check_choice("layout", self.layout, Layout)
+        if self.layout == "events" and self.per_step:
+            reject("layout", self.layout, "'grid' for an answer a time stamp")
+        check_number("hide", self.hide, 0, 0.9)
+
+    @property
+    def inputs(self) -> InputConfig:
+        """Of the sequence model: values, features, the time so far, statics and which of those are known."""
+        if self.layout == "events":
+            which = TokenField(name=WHICH, vocabulary=self.channels)
+            return InputConfig(tokens=(which,), channels=2 + 2 * self.statics)
+        each = 1 + (len(FEATURES) if self.features == "summaries" else 0)
+        return InputConfig(channels=each * self.channels + 1 + 2 * self.statics, missing="nan")
+
+    @property
+    def output(self) -> OutputConfig:
+        """Of the sequence model."""
+        pooled = not self.per_step and self.answer == "mean"
+        return OutputConfig(name=HEAD, kind="classification" if pooled else "labels", size=self.classes)
+
+    def with_model(self, name: str, preset: str, **changes: Any) -> NetworkConfig:
+        """The same with a CRAM of a known size, or a baseline (`BASELINES`) with as many parameters."""
+        cram = CramConfig.preset(preset, inputs=self.inputs, outputs=self.output)
+        model = cram if name == "cram" else baseline(name, preset, cram)
+        return self.override({"model": model.override(changes)})
+
+
+class Network(nn.Module):
+    """A `SequenceModel` behind features of what was measured."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        if config.model is None:
+            raise ValueError("the network has no sequence model; use NetworkConfig.with_model")
+        self.config = config
+        self.model = build(config.model)
+        self.model.check_values = False  # what features are made of is checked where it comes in
+
+    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> tuple[Tensor, SequenceOutput[Any, Any]]:
+        """Logits [B, K], or [B, N, K] for an answer a time stamp; and all that the model told."""
+        out = self.told(batch, policy)
+        return self.pick(out.predictions[HEAD], batch), out
+
+    def told(
+        self, batch: Batch, policy: RoutingPolicy | None = None, *, keep_state: bool = False
+    ) -> SequenceOutput[Any, Any]:
+        """What the model makes of a batch."""
+        inputs, dt, mask = self._events(batch) if self.config.layout == "events" else self._grid(batch)
+        out: SequenceOutput[Any, Any] = self.model(inputs, dt=dt, mask=mask, policy=policy, keep_state=keep_state)
+        return out
+
+    def pick(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The answers that count, of those that a head gives: of a sample's last time stamp, unless all do."""
+        if self.config.per_step or logits.dim() == 2:
+            return logits
+        last = batch.last
+        if self.config.layout == "events":
+            last = ((~batch.values.isnan()).sum((1, 2)) - 1).clamp_min(0)
+        return logits[torch.arange(len(logits), device=logits.device), last]
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """[B, N, inputs]: what the model sees on a grid."""
+        parts = [batch.values, batch.times.log1p().unsqueeze(-1), _statics(batch, batch.values.shape[1])]
+        if self.config.features == "summaries":
+            parts.append(running(batch.values, batch.times))
+        return torch.cat(parts, dim=-1)
+
+    def _grid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self._hidden(self.inputs(batch)), batch.dt, batch.mask
+
+    def _events(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Every measurement a token, in the order of time, then of channels."""
+        measured = ~batch.values.isnan()
+        if self.training and self.config.hide > 0:
+            measured &= torch.rand(measured.shape, device=measured.device) >= self.config.hide
+        measured = measured.flatten(1)
+        count = measured.sum(1)
+        # The measurements of each row first, in their order.
+        order = measured.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : max(1, int(count.max()))]
+        mask = torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
+        value = batch.values.flatten(1).gather(1, order).masked_fill(~mask, 0)
+        times = batch.times.gather(1, order // self.config.channels)
+        told = torch.cat([value.unsqueeze(-1), times.log1p().unsqueeze(-1), _statics(batch, order.shape[1])], dim=-1)
+        dt = torch.diff(times, dim=1, prepend=times[:, :1]).masked_fill(~mask, 0)
+        return {WHICH: order % self.config.channels, "channels": told}, dt, mask
+
+    def _hidden(self, inputs: Tensor) -> Tensor:
+        if not self.training or self.config.hide == 0:
+            return inputs
+        hidden = torch.rand(inputs.shape[0], 1, inputs.shape[2], device=inputs.device) < self.config.hide
+        nothing = inputs.new_zeros(inputs.shape[2])
+        nothing[: self.config.channels] = torch.nan  # as if it had not been measured
+        return torch.where(hidden, nothing, inputs)
+
+
+def _statics(batch: Batch, length: int) -> Tensor:
+    """[B, length, 2 F]: what does not change in time, and whether it is known."""
+    known = ~batch.statics.isnan()
+    statics = torch.cat([batch.statics.nan_to_num(), known.to(batch.statics.dtype)], dim=-1)
+    return statics.unsqueeze(1).expand(-1, length, -1)

@@ -1,0 +1,198 @@
+"""`fit` and `predict`: they learn, keep what they learned, and say what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.timeseries import made
+from torchcram import CramClassifier, CramLabeller
+from torchcram.timeseries import as_series
+
+QUICK = {"device": "cpu", "progress": False, "rate": 3e-3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    data = made.classes()
+    return CramClassifier(**QUICK, epochs=30, batch=32, members=2).fit(data), made.classes(100, seed=1)
+
+
+def test_it_learns_and_gives_up_reads_that_are_of_no_use(fitted):
+    classifier, test = fitted
+    said = classifier.predict_proba({"X": test["X"], "time": test["time"]})
+    assert said.shape == (100, 2)
+    np.testing.assert_allclose(said.sum(1), 1)
+    assert (classifier.predict(test) == test["y"]).mean() >= 0.85
+    assert (classifier.classify(test) == classifier.predict(test)).all()
+    classifier.predict_proba(test)
+    assert classifier.ledger.reads <= 0.5
+    assert len(classifier.history) == 2
+    dense = classifier.predict_proba(test, reads="dense")
+    assert classifier.ledger.reads == 1
+    assert not np.array_equal(dense, said)
+    classifier.predict_proba(test, reads="off")
+    assert classifier.ledger.reads == 0
+
+
+def test_members_are_averaged_and_differ(fitted):
+    classifier, test = fitted
+    both = classifier.predict_proba(test)
+    every, each = list(classifier._fitted.networks), []
+    for network in every:
+        classifier._fitted.networks[:] = [network]
+        each.append(classifier.predict_proba(test))
+    classifier._fitted.networks[:] = every
+    assert len(each) == 2
+    assert not np.array_equal(*each)
+    np.testing.assert_allclose(both, (each[0] + each[1]) / 2)
+
+
+def test_answers_do_not_depend_on_the_company(fitted):
+    classifier, test = fitted
+    whole = classifier.predict_proba(test)
+    alone = classifier.predict_proba({"X": test["X"][7:8], "time": test["time"][7:8]})
+    np.testing.assert_allclose(alone[0], whole[7], atol=1e-5)
+
+
+def test_saved_and_loaded_it_says_the_same(fitted, tmp_path):
+    classifier, test = fitted
+    classifier.save(tmp_path / "model")
+    loaded = CramClassifier.load(tmp_path / "model", device="cpu")
+    assert loaded.classes == [0, 1]
+    np.testing.assert_array_equal(loaded.predict_proba(test), classifier.predict_proba(test))
+    with pytest.raises(ValueError, match="holds a CramClassifier, not a CramLabeller"):
+        CramLabeller.load(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"holds no estimator: it has no estimator\.json"):
+        CramClassifier.load(tmp_path)
+    member = tmp_path / "model" / "member-0.safetensors"
+    member.write_bytes(member.read_bytes()[:100])
+    with pytest.raises(ValueError, match="is incomplete or damaged"):
+        CramClassifier.load(tmp_path / "model")
+    data = json.loads((tmp_path / "model" / "estimator.json").read_text())
+    (tmp_path / "model" / "estimator.json").write_text(json.dumps({**data, "format_version": 99}))
+    with pytest.raises(ValueError, match="format version 99; upgrade torchcram"):
+        CramClassifier.load(tmp_path / "model")
+
+
+def test_a_sample_is_explained(fitted):
+    classifier, test = fitted
+    one = {"X": test["X"][:1], "time": test["time"][:1]}
+    series = as_series(one)
+    told = classifier.explain(one)
+    assert [each.time for each in told] == series.times.tolist()
+    assert {word for each in told for word in each.actions} <= {"read", "recalled", "ignored"}
+    measured = [{str(c): v for c, v in enumerate(row) if not np.isnan(v)} for row in series.values.tolist()]
+    assert [each.measured for each in told] == measured
+    # A read is shared out among what can be looked at; the first of a sample has nothing to look at.
+    reads = sum(action == "read" for each in told[1:] for action in each.actions)
+    assert sum(each.looked_at for each in told) == pytest.approx(reads, abs=1e-3)
+    with pytest.raises(ValueError, match="explain is for one sample; there are 100"):
+        classifier.explain(test)
+
+
+def test_words_as_labels_and_arrays_alone():
+    data = made.classes(60)
+    names = np.array(["ill", "well"])[data["y"]]
+    classifier = CramClassifier(**QUICK, epochs=1).fit(data["X"], names)
+    assert classifier.classes == ["ill", "well"]
+    assert set(classifier.predict(data["X"]).tolist()) <= {"ill", "well"}
+
+
+def test_the_same_seed_gives_the_same_model_and_another_gives_another():
+    data = made.classes(60)
+
+    def said(seed):
+        return CramClassifier(**QUICK, epochs=2, seed=seed).fit(data).predict_proba(data)
+
+    first = said(0)
+    np.testing.assert_array_equal(first, said(0))
+    assert not np.array_equal(first, said(1))
+
+
+def test_odd_series_can_be_fitted_and_predicted():
+    data = made.classes(40)
+    X = data["X"]
+    X[:, :, 2] = np.nan  # a channel that was never measured
+    X[:, :, 1] = np.where(np.isnan(X[:, :, 1]), np.nan, 4.0)  # one that never changes
+    X[0, 1:] = np.nan  # a sample with one time stamp
+    X[1] = np.nan  # a sample without any measurement
+    classifier = CramClassifier(**QUICK, epochs=1).fit({"X": X, "y": data["y"]})
+    said = classifier.predict_proba({"X": X})
+    assert np.isfinite(said).all()
+    X[2, 0, 2] = 1e9  # measured for the first time
+    assert np.isfinite(classifier.predict_proba({"X": X})).all()
+
+
+def test_a_label_for_each_time_stamp():
+    data = made.labels()
+    labeller = CramLabeller(**QUICK, epochs=12, batch=16, window=8).fit(data)
+    test = made.labels(20, seed=1)
+    assert (labeller.predict({"X": test["X"]}) == test["y"].ravel()).mean() >= 0.95
+    assert labeller.predict_proba(test).shape == (400, 2)
+
+
+def test_other_models_have_the_same_interface(tmp_path):
+    data = made.classes(40)
+    classifier = CramClassifier(**QUICK, epochs=1, model="mamba").fit(data)
+    assert classifier.predict_proba(data).shape == (40, 2)
+    assert {action for each in classifier.explain({"X": data["X"][:1]}) for action in each.actions} == {"ignored"}
+    with pytest.raises(ValueError, match="reads = 'off' is not possible; allowed: 'routed'"):
+        classifier.predict_proba(data, reads="off")
+    classifier.save(tmp_path)
+    np.testing.assert_array_equal(
+        CramClassifier.load(tmp_path, device="cpu").predict_proba(data), classifier.predict_proba(data)
+    )
+
+
+def test_validation_chooses_and_early_stopping_stops():
+    data = made.classes(60)
+    worst = {**data, "y": 1 - data["y"]}  # it can but get worse
+    classifier = CramClassifier(**QUICK, epochs=40, patience=2, batch=16).fit(data, worst)
+    history = classifier.history[0]
+    assert len(history) < 40
+    assert not any(epoch.best for epoch in history[-2:])
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda d: CramClassifier(depth=3), "depth is not a setting; allowed: .*epochs.*members"),
+        (lambda d: CramClassifier(**QUICK).predict(d), "has not been fitted yet; call fit first"),
+        (lambda d: CramClassifier(**QUICK).fit({"X": d["X"]}), "there are no labels"),
+        (lambda d: CramClassifier(**QUICK).fit({**d, "y": 0 * d["y"]}), "nothing to tell apart"),
+        (
+            lambda d: CramClassifier(**QUICK).fit(d, {**d, "X": d["X"][:, :, :2]}),
+            "validation has 2 features, training 3",
+        ),
+        (lambda d: CramClassifier(**QUICK).fit(d, {"X": d["X"]}), "the validation samples have no labels"),
+        (lambda d: CramLabeller(**QUICK).fit(d), r"y has shape \(40,\); expected \(40, 12\)"),
+        (lambda d: CramClassifier(**QUICK, model="nothing").fit(d), "model = 'nothing' is not possible"),
+        (lambda d: CramClassifier(**QUICK, preset="huge").fit(d), "preset = 'huge' is not possible"),
+        (lambda d: CramClassifier(**QUICK, epochs=0), "epochs = 0 is not possible"),
+    ],
+    ids=[
+        "setting",
+        "unfitted",
+        "no labels",
+        "one class",
+        "features",
+        "val labels",
+        "shape",
+        "model",
+        "preset",
+        "epochs",
+    ],
+)
+def test_mistakes_are_told(act, message):
+    with pytest.raises(ValueError, match=message):
+        act(made.classes(40))
