@@ -94,7 +94,7 @@ def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypa
     assert done.exit_code == 0, done.output
     assert made_splits == [1]
     words = ["timeseries", "toy", str(tmp_path), "--out", str(out), "--json", str(file)]
-    done = CliRunner().invoke(app, [*words, "--models", "majority,trees"])
+    done = CliRunner().invoke(app, [*words, "--models", "majority,trees", "--set", "epochs=1"])  # for networks alone
     assert done.exit_code == 0, done.output
     assert made_splits == [1, 1, 2]
     done = CliRunner().invoke(app, [*words, "--models", "majority,trees"])

@@ -52,7 +52,8 @@ def run(
             if (out / f"{name}-routed-{number}.json").exists():
                 continue
             parts = split(dataset, folder, number) if parts is None else parts
-            for found in compare.judge(name, parts, members=members, settings=settings, device=device):
+            given = {} if name in compare.TABULAR else settings
+            for found in compare.judge(name, parts, members=members, settings=given, device=device):
                 found.row.update(task=dataset, split=number)
                 console.print(_line(found.row), soft_wrap=True)
                 compare.save(found, out, f"{name}-{found.row['routing']}-{number}")
