@@ -188,7 +188,7 @@ def test_timeseries_example_runs(tmp_path, monkeypatch):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "timeseries.md").read_text(), re.DOTALL).group(1)
     names = {}
     exec(compile(code, "docs/timeseries.md", "exec"), names)
-    assert names["labeller"].predict(names["X"]).shape == (960,)
+    assert names["labeller"].predict(names["X"]).shape == (80, 12)
 
 
 def test_training_example_runs():

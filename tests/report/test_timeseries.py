@@ -72,8 +72,8 @@ def test_the_page_has_every_number():
     assert "| *GRU-D (likewise)* | – | – | 81.9 | 46.1 | – | – |" in lines
     assert "| `trees` | AUROC | +20.0 ± 10.0 | 1 of 2 |" in lines
     assert "- split 1: `cram` and `cram`, no reads have exactly the same scores" in lines
-    assert "- split 1: `trees` may be at chance in AUROC" in lines
-    assert not any("majority` may" in line for line in lines)
+    assert "- split 1: `trees` is not clearly better than chance in AUROC" in lines
+    assert not any("majority` is" in line for line in lines)
 
 
 def test_a_single_split_shows_its_interval():
@@ -84,7 +84,16 @@ def test_a_single_split_shows_its_interval():
 
 def test_the_same_said_of_several_splits_is_one_line():
     rows = [model("mamba", 0.51, split) for split in (1, 2)] + CHANCE
-    assert "- splits 1, 2: `mamba` may be at chance in AUROC" in timeseries.page({"toy": file(rows)})
+    assert "- splits 1, 2: `mamba` is not clearly better than chance in AUROC" in timeseries.page({"toy": file(rows)})
+
+
+def test_worse_than_chance_is_not_better_than_chance():
+    rows = [model("mamba", 0.3, 1, brier=0.2, brier_low=0.19, brier_high=0.21, groups=3), {**CHANCE[0], "brier": 0.12}]
+    assert timeseries.warnings(rows) == [
+        "split 1: `mamba` is not clearly better than chance in AUROC",
+        "split 1: `mamba` is not clearly better than chance in Brier",
+        "split 1: intervals are over 3 groups, and so rough",
+    ]
 
 
 def test_the_command_writes_it(tmp_path):

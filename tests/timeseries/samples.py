@@ -54,7 +54,6 @@ def in_float64(batch: Batch) -> Batch:
         mask=batch.mask,
         statics=batch.statics.double(),
         labels=batch.labels,
-        samples=batch.samples,
     )
 
 

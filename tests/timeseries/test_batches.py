@@ -50,10 +50,7 @@ def test_what_is_padded_looks_so(per_step):
     same(batch.statics, [[NAN, 8], [7, NAN]])
     same(batch.labels, [[1, -1, -1], [0, -1, 1]] if per_step else [UNKNOWN, 1])
     same(batch.last, [0, 2])
-    answered = [[True, False, False], [True, False, True]] if per_step else [[False] * 3, [False, False, True]]
-    same(batch.answered, answered)
     assert batch.scored == (3 if per_step else 1)
-    assert batch.samples.tolist() == [1, 0]
     assert (batch.values.dtype, batch.times.dtype, batch.labels.dtype) == (torch.float32, torch.float32, torch.int64)
 
 

@@ -51,10 +51,12 @@ def test_every_kind_of_model_is_judged_alike(model):
 def test_settings_that_do_not_exist_are_told():
     with pytest.raises(ValueError, match="model = 'lstm' is not possible"):
         list(compare.judge("lstm", parts()))
-    with pytest.raises(ValueError, match="trees has no settings; given: epochs"):
+    with pytest.raises(ValueError, match="epochs cannot be set for trees; allowed: none"):
         list(compare.judge("trees", parts(), settings=FEW))
-    with pytest.raises(ValueError, match="depth is not a setting"):
-        list(compare.judge("cram", parts(), settings={"depth": 3}))
+    with pytest.raises(ValueError, match="depth, seed cannot be set for cram; allowed: acquire"):
+        list(compare.judge("cram", parts(), settings={"depth": 3, "seed": 1}))
+    with pytest.raises(ValueError, match=r"preset cannot be set for gru-d; allowed: .*hidden"):
+        list(compare.judge("gru-d", parts(), settings={"preset": "tiny"}))
 
 
 def test_differences_are_paired_and_summed_up():
@@ -70,13 +72,24 @@ def test_differences_are_paired_and_summed_up():
     assert (overall["splits"], overall["ahead"], overall["clear"]) == (2, 0.5, 1)
 
 
-def test_chance():
-    assert compare.chance(np.array([0, 0, 0, 1]), 2)["auprc"] == 0.25
-    assert compare.chance(np.array([0, 0, 1, 2]), 4)["balanced_accuracy"] == pytest.approx(1 / 3)
-    always = np.tile([1.0, 0, 0, 0], (4, 1))
-    for name in ("accuracy", "macro_f1"):
-        measure = compare.LABELLING[name]
-        assert compare.chance(np.array([0, 0, 1, 2]), 4)[name] == pytest.approx(measure(np.array([0, 0, 1, 2]), always))
+def test_models_that_were_judged_on_other_samples_are_not_compared():
+    every = [said("cram", [0.1, 0.9, 0.2, 0.8]), said("trees", [0.1, 0.9, 0.2, 0.8], labels=(1, 0, 0, 1))]
+    with pytest.raises(ValueError, match="trees was judged on other samples of split 1 than cram"):
+        list(compare.differences(every, "auroc", draws=5))
+
+
+@pytest.mark.parametrize("shares", [(0.86, 0.14), (0.5, 0.5), (0.4, 0.35, 0.25, 0.0)])
+def test_chance_is_what_guessing_gives(shares):
+    rng = np.random.default_rng(0)
+    labels = rng.choice(len(shares), p=shares, size=20_000)
+    expected = compare.chance(labels, len(shares))
+    known = np.tile(np.bincount(labels, minlength=len(shares)) / len(labels), (len(labels), 1))
+    guesses = [np.eye(len(shares))[rng.choice(len(shares), p=p, size=len(labels))] for p in (shares, None)]
+    noise = rng.random(known.shape)
+    for name, measure in {**compare.CLASSIFYING, **compare.LABELLING}.items():
+        scored = {"brier": [known], "auroc": [noise], "auprc": [noise]}.get(name, [known, *guesses])
+        best = max(measure(labels, each) for each in scored)
+        assert expected[name] == pytest.approx(best, abs=0.02), name
 
 
 def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypatch):
@@ -110,6 +123,16 @@ def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypa
     assert {row["measure"] for row in rows if row["what"] == "difference"} == {"auroc", "auprc"}
     assert json.loads((out / "trees-routed-1.json").read_text())["task"] == "toy"
     assert "trees" in done.output
-    bad = CliRunner().invoke(app, [*words, "--models", "forest"])
-    assert bad.exit_code == 1
-    assert "--models = 'forest' is not possible" in bad.output
+    for more, message in (
+        (["--models", "forest"], "model = 'forest' is not possible"),
+        (["--models", "cram", "--set", "epochs=2"], "has settings {'epochs': 1}, not {'epochs': 2}"),
+        (["--models", "trees", "--seed", "1"], "has seed 0, not 1; choose another --out"),
+        (["--models", "majority,cram", "--set", "depth=2"], "depth cannot be set for cram"),
+    ):
+        bad = CliRunner().invoke(app, [*words, *more])
+        assert bad.exit_code == 1
+        assert message in bad.output.replace("\n", "")
+    (out / "cram-dense-1.json").unlink()  # stopped before its end
+    words = [*words[:5], "--set", "epochs=1", "--models", "cram", "--splits", "1"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert (out / "cram-dense-1.json").exists()

@@ -8,7 +8,7 @@ import torch
 
 from tests.timeseries import made
 from torchcram import CramClassifier, CramLabeller
-from torchcram.timeseries import as_series
+from torchcram.timeseries import as_series, estimators
 
 QUICK = {"device": "cpu", "progress": False, "rate": 3e-3}
 
@@ -137,8 +137,24 @@ def test_a_label_for_each_time_stamp():
     data = made.labels()
     labeller = CramLabeller(**QUICK, epochs=12, batch=16, window=8).fit(data)
     test = made.labels(20, seed=1)
-    assert (labeller.predict({"X": test["X"]}) == test["y"].ravel()).mean() >= 0.95
-    assert labeller.predict_proba(test).shape == (400, 2)
+    assert (labeller.predict({"X": test["X"]}) == test["y"]).mean() >= 0.95
+    assert labeller.predict_proba(test).shape == (20, 20, 2)
+    assert labeller.score(test) >= 0.95
+    assert labeller.predict_proba(as_series(test, per_step=True)).shape == (400, 2)
+
+
+def test_labels_come_back_where_the_time_stamps_were():
+    data = made.labels(30, 6)
+    labeller = CramLabeller(**QUICK, epochs=1).fit(data)
+    time = np.tile(np.arange(6.0), (30, 1))
+    forwards = labeller.predict_proba({"X": data["X"], "time": time})
+    backwards = labeller.predict_proba({"X": data["X"][:, ::-1], "time": time[:, ::-1]})
+    np.testing.assert_allclose(backwards[:, ::-1], forwards)
+    cut = labeller.predict({"X": data["X"], "lengths": np.full(30, 4)})
+    assert np.isnan(cut[:, 4:]).all()
+    assert set(cut[:, :4].ravel().tolist()) <= {0.0, 1.0}
+    words = CramLabeller(**QUICK, epochs=1).fit(data["X"], np.array(["no", "yes"])[data["y"]])
+    assert set(words.predict({"X": data["X"], "lengths": np.full(30, 4)})[:, 5].tolist()) == {""}
 
 
 def test_other_models_have_the_same_interface(tmp_path):
@@ -163,6 +179,100 @@ def test_validation_chooses_and_early_stopping_stops():
     assert not any(epoch.best for epoch in history[-2:])
 
 
+def test_events_can_be_fitted():
+    data = made.classes(40)
+    for hide in (0.0, 0.3):
+        classifier = CramClassifier(**QUICK, epochs=1, layout="events", hide=hide).fit(data)
+        assert classifier.predict_proba(data).shape == (40, 2)
+    one = {"X": data["X"][:1]}
+    told = classifier.explain(one)
+    assert [each.measured for each in told] == [
+        {str(c): pytest.approx(v)} for row in data["X"][0] for c, v in enumerate(row) if not np.isnan(v)
+    ]
+
+
+def test_val_in_every_form(tmp_path):
+    data, other = made.classes(60), made.classes(20, seed=1)
+    pair = (other["X"], other["y"])
+    said = [
+        CramClassifier(**QUICK, epochs=1).fit(*words, **named).predict_proba(data["X"])
+        for words, named in (
+            ((data["X"], data["y"], {"X": pair[0], "y": pair[1]}), {}),
+            (({"X": data["X"], "y": data["y"]}, pair), {}),
+            ((as_series(data["X"], data["y"]), as_series(*pair)), {}),
+            ((data["X"],), {"y": data["y"], "val": pair}),
+        )
+    ]
+    for each in said[1:]:
+        np.testing.assert_array_equal(each, said[0])
+    with pytest.raises(ValueError, match=r"fit takes \(train, val\), \(X, y\) or \(X, y, val\)"):
+        CramClassifier(**QUICK).fit(data, data, data)
+
+
+def test_files_keep_their_labels_and_their_order(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    data = made.classes(60)
+    y = np.array(["good", "ill", "well"])[data["y"] + (data["X"][:, 0, 0] > 1)]
+    paths = []
+    for name, rows in (("train", slice(0, 40)), ("val", np.flatnonzero((y != "ill") & (np.arange(60) >= 40)))):
+        paths.append(tmp_path / f"{name}.h5")
+        with h5py.File(paths[-1], "w") as file:
+            file["X"], file["y"] = data["X"][rows], y[rows].astype("S")
+    classifier = CramClassifier(**QUICK, epochs=1).fit(*paths)
+    assert classifier.classes == ["good", "ill", "well"]
+    assert classifier.predict_proba(paths[1]).shape[1] == 3
+    classifier.save(tmp_path / "model")
+    assert CramClassifier.load(tmp_path / "model", device="cpu").classes == ["good", "ill", "well"]
+
+
+def test_channels_are_known_by_their_names():
+    data = {**made.classes(40), "channels": ["hr", "temp", "spo2"]}
+    classifier = CramClassifier(**QUICK, epochs=1).fit(data)
+    classifier.predict({"X": data["X"]})  # without names, by their places
+    with pytest.raises(ValueError, match="the data have the channels temp, hr, spo2; expected hr, temp, spo2"):
+        classifier.predict({"X": data["X"], "channels": ["temp", "hr", "spo2"]})
+
+
+def test_groups_and_rare_classes_are_parted_with_care():
+    data = made.classes(60)
+    rare = {**data, "y": (np.arange(60) < 8).astype(int)}
+    for seed in range(5):
+        learned, chosen = estimators._parted(as_series(rare), seed)
+        assert np.bincount(learned.labels).tolist() == [44, 7]
+        assert np.bincount(chosen.labels).tolist() == [8, 1]
+    people = as_series({**data, "groups": np.arange(60) // 6})
+    learned, chosen = estimators._parted(people, 0)
+    assert not set(learned.groups.tolist()) & set(chosen.groups.tolist())
+    with pytest.raises(ValueError, match="too few samples to keep some apart"):
+        estimators._parted(as_series({**data, "groups": [0] * 60}), 0)
+
+
+def test_a_fit_leaves_torchs_numbers_alone_and_a_failed_one_the_model(monkeypatch):
+    data = made.classes(40)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    classifier = CramClassifier(**QUICK, epochs=1).fit(data)
+    assert torch.equal(torch.rand(1), expected)
+    before, history = classifier.predict_proba(data), classifier.history
+    monkeypatch.setattr(estimators.Fitting, "run", lambda self: (_ for _ in ()).throw(FloatingPointError("no")))
+    with pytest.raises(FloatingPointError):
+        classifier.fit(data)
+    assert classifier.history is history
+    np.testing.assert_array_equal(classifier.predict_proba(data), before)
+
+
+def test_scikit_learn_can_use_it():
+    base, selection = pytest.importorskip("sklearn.base"), pytest.importorskip("sklearn.model_selection")
+    data = made.classes(60)
+    classifier = base.clone(CramClassifier(**QUICK, epochs=1))
+    assert classifier.get_params()["epochs"] == 1
+    assert base.is_classifier(classifier)
+    scores = selection.cross_val_score(classifier, data["X"], data["y"], cv=2, error_score="raise")
+    assert scores.shape == (2,)
+    assert classifier.set_params(epochs=2).config.fit.epochs == 2
+
+
 @pytest.mark.parametrize(
     ("act", "message"),
     [
@@ -174,7 +284,7 @@ def test_validation_chooses_and_early_stopping_stops():
             lambda d: CramClassifier(**QUICK).fit(d, {**d, "X": d["X"][:, :, :2]}),
             "validation has 2 features, training 3",
         ),
-        (lambda d: CramClassifier(**QUICK).fit(d, {"X": d["X"]}), "the validation samples have no labels"),
+        (lambda d: CramClassifier(**QUICK).fit(d, {"X": d["X"]}), "the samples for validation have no labels"),
         (lambda d: CramLabeller(**QUICK).fit(d), r"y has shape \(40,\); expected \(40, 12\)"),
         (lambda d: CramClassifier(**QUICK, model="nothing").fit(d), "model = 'nothing' is not possible"),
         (lambda d: CramClassifier(**QUICK, preset="huge").fit(d), "preset = 'huge' is not possible"),
@@ -196,3 +306,12 @@ def test_validation_chooses_and_early_stopping_stops():
 def test_mistakes_are_told(act, message):
     with pytest.raises(ValueError, match=message):
         act(made.classes(40))
+
+
+@pytest.mark.gpu
+def test_it_learns_on_a_gpu():
+    data, test = made.classes(160), made.classes(100, seed=1)
+    settings = {"progress": False, "rate": 3e-3, "epochs": 20, "batch": 32}
+    classifier = CramClassifier(device="cuda", **settings, bf16=True).fit(data)
+    assert classifier.score(test) >= 0.85
+    assert classifier.explain({"X": data["X"][:1]})

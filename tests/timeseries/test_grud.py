@@ -65,8 +65,9 @@ def test_it_follows_the_equations(seed, per_step):
             flags = [0.0 if np.isnan(x) else 1.0 for x in batch.statics[0].tolist()]
             rows = [torch.cat([h, torch.tensor(statics + flags, dtype=torch.float64)]) for h in states]
             expected = torch.stack([model.out.weight @ row + model.out.bias for row in rows])
-            logits, nothing = model(batch)
-        assert nothing is None
+            logits, out, early = model(batch)
+        assert out is None
+        assert early == ()
         torch.testing.assert_close(logits[0], expected if per_step else expected[-1], rtol=1e-12, atol=1e-12)
 
 
@@ -74,9 +75,9 @@ def test_it_follows_the_equations(seed, per_step):
 def test_padding_changes_nothing(per_step):
     series = random_series(5, per_step=per_step)
     model = lively(5, per_step=per_step)
-    together, _ = model(in_float64(pad(series, np.arange(len(series)))))
+    together = model(in_float64(pad(series, np.arange(len(series))))).logits
     for sample in range(len(series)):
-        alone, _ = model(in_float64(pad(series, np.array([sample]))))
+        alone = model(in_float64(pad(series, np.array([sample])))).logits
         same = together[sample, : alone.shape[1]] if per_step else together[sample]
         torch.testing.assert_close(same, alone[0], rtol=1e-12, atol=1e-12)
 

@@ -71,8 +71,9 @@ def test_it_follows_the_equations(seed, sharpness, per_step):
         known = (~batch.statics[0].isnan()).double()
         statics = torch.cat([batch.statics[0].nan_to_num(), known])
         expected = torch.stack([model.out(torch.cat([state, statics])) for state in states[0]])
-        logits, nothing = model(batch)
-        assert nothing is None
+        logits, out, early = model(batch)
+        assert out is None
+        assert early == ()
         torch.testing.assert_close(logits[0], expected if per_step else expected[-1], rtol=1e-12, atol=1e-12)
 
 
@@ -82,11 +83,11 @@ def test_padding_changes_nothing(sharpness, per_step):
     series = random_series(5, per_step=per_step)
     model = sharpen(small(5, per_step=per_step), sharpness)
     whole = in_float64(pad(series, np.arange(len(series))))
-    together, _ = model(whole)
+    together = model(whole).logits
     # Whatever time padding has, nothing was measured then.
-    elsewhere, _ = model(replace(whole, times=torch.where(whole.mask, whole.times, 77.0)))
+    elsewhere = model(replace(whole, times=torch.where(whole.mask, whole.times, 77.0))).logits
     for sample in range(len(series)):
-        alone, _ = model(in_float64(pad(series, np.array([sample]))))
+        alone = model(in_float64(pad(series, np.array([sample])))).logits
         for logits in (together, elsewhere):
             same = logits[sample, : alone.shape[1]] if per_step else logits[sample]
             torch.testing.assert_close(same, alone[0], rtol=1e-10, atol=1e-10)
@@ -116,7 +117,7 @@ def test_a_channel_that_was_never_measured_is_not_one_that_was_always_zero():
     model = small(3)
     zero = batch.values.clone()
     zero[..., -1] = 0
-    logits, _ = model(batch)
+    logits = model(batch).logits
     assert logits.isfinite().all()
     assert (model(replace(batch, values=zero))[0] - logits).abs().max() > 1e-6
 
@@ -135,7 +136,7 @@ def test_attention_of_any_sharpness_stays_finite():
     batch = pad(random_series(6), np.arange(6))
     torch.manual_seed(0)
     model = Mtand(channels=3, statics=2, classes=2, span=10.0, embedding=8, heads=2, hidden=6)
-    logits, _ = sharpen(model, 1000)(batch)
+    logits = sharpen(model, 1000)(batch).logits
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -35,7 +35,8 @@ def test_a_grid_tells_values_time_statics_and_summaries():
 
 
 def test_events_are_in_the_order_of_time_then_of_channels():
-    told, dt, mask = network(layout="events")._events(batch())
+    told, dt, mask, last = network(layout="events")._events(batch())
+    assert last.tolist() == [3, 0]
     assert mask.tolist() == [[True] * 4, [True, False, False, False]]
     assert told[WHICH][0].tolist() == [0, 1, 0, 1]
     assert told["channels"][0, :, 0].tolist() == [1, 2, 3, 4]
@@ -58,7 +59,6 @@ def test_padding_changes_no_answer(layout, answer):
                     mask=given.mask[k : k + 1, :n],
                     statics=given.statics[k : k + 1],
                     labels=given.labels[k : k + 1],
-                    samples=given.samples[k : k + 1],
                 )
             )[0]
             for k, n in ((0, 3), (1, 1))
@@ -69,7 +69,7 @@ def test_padding_changes_no_answer(layout, answer):
 def test_the_last_time_stamp_answers():
     made, given = network(), batch()
     with torch.no_grad():
-        logits, out = made(given)
+        logits, out, _ = made(given)
     assert torch.equal(logits[0], out.predictions["label"][0, 2])
     assert torch.equal(logits[1], out.predictions["label"][1, 0])
 
@@ -100,3 +100,10 @@ def test_a_sample_without_any_measurement_has_an_answer():
     for layout in ("grid", "events"):
         with torch.no_grad():
             assert bool(network(layout=layout)(pad(series, np.arange(1)))[0].isfinite().all())
+
+
+def test_a_policy_is_told_where_an_answer_is_asked_for():
+    for layout, expected in (("grid", [[0, 0, 1], [1, 0, 0]]), ("events", [[0, 0, 0, 1], [1, 0, 0, 0]])):
+        made = network(layout=layout)
+        tokens = made._events(batch()) if layout == "events" else made._grid(batch())
+        assert made._asked(batch(), tokens).int().tolist() == expected

@@ -204,6 +204,7 @@ def timeseries(
     models: Annotated[
         str, typer.Option(help="Names, separated by commas: majority, logistic, trees, gru-d, mtand, cram, …")
     ] = "majority,logistic,trees,cram",
+    seed: Annotated[int, typer.Option(min=0, help="Of the first member.")] = 0,
     splits: Annotated[str | None, typer.Option(help="Numbers, separated by commas; default: all.")] = None,
     members: Annotated[int, typer.Option(min=1, help="Models with other seeds whose answers are averaged.")] = 1,
     changes: Annotated[
@@ -222,6 +223,7 @@ def timeseries(
         models=models,
         splits=splits,
         members=members,
+        seed=seed,
         changes=changes or [],
         device=device,
         json=json,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def run(
     models: str,
     splits: str | None,
     members: int,
+    seed: int,
     changes: Sequence[str],
     device: str,
     json: Path | None,
@@ -39,21 +41,22 @@ def run(
     if dataset not in DATASETS:
         reject("data set", dataset, ", ".join(DATASETS))
     names = models.split(",")
+    settings = values(changes)
+    wanted = {name: {} if name in compare.TABULAR else settings for name in names}
     for name in names:
-        if name not in compare.MODELS:
-            reject("--models", name, ", ".join(compare.MODELS))
+        compare.check(name, wanted[name])
     every = range(1, DATASETS[dataset].splits + 1)
     chosen = list(every) if splits is None else numbers("--splits", splits)
     console = Console(highlight=False, stderr=str(json) == "-")
-    settings = values(changes)
     for number in chosen:
         parts = None
         for name in names:
-            if (out / f"{name}-routed-{number}.json").exists():
+            facts = {"task": dataset, "split": number, "seed": seed}
+            facts |= {"members": 1 if name in compare.TABULAR else members, "settings": wanted[name]}
+            if _done(out, name, number, facts):
                 continue
             parts = split(dataset, folder, number) if parts is None else parts
-            given = {} if name in compare.TABULAR else settings
-            for found in compare.judge(name, parts, members=members, settings=given, device=device):
+            for found in compare.judge(name, parts, members=members, settings=wanted[name], device=device, seed=seed):
                 found.row.update(task=dataset, split=number)
                 console.print(_line(found.row), soft_wrap=True)
                 compare.save(found, out, f"{name}-{found.row['routing']}-{number}")
@@ -79,6 +82,19 @@ def write_page(folder: Path, out: Path) -> None:
         temporary.write_text(page({name: results.read(path) for name, path in found.items()}), encoding="utf-8")
 
 
+def _done(out: Path, model: str, number: int, facts: dict[str, Any]) -> bool:
+    """Whether a folder has all that a model says of a split; what was made in another way is refused."""
+    paths = [out / f"{model}-{routing}-{number}.json" for routing in compare.routings(model)]
+    for path in paths:
+        if path.exists():
+            row = loads(path.read_text(encoding="utf-8"))
+            row["settings"] = loads(row["settings"])
+            for name, value in facts.items():
+                if row[name] != value:
+                    raise ValueError(f"{path} has {name} {row[name]}, not {value}; choose another --out")
+    return all(path.exists() for path in paths)
+
+
 def _rows(said: Sequence[compare.Said]) -> list[Row]:
     classes = said[0].probabilities.shape[1]
     chances = {each.row["split"]: compare.chance(each.labels, classes) for each in said}
@@ -96,7 +112,9 @@ def _line(row: Row) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    measures = [name for name in ("auroc", "auprc", "balanced_accuracy", "brier", "macro_f1") if name in rows[0]]
+    measures = [
+        name for name in ("auroc", "auprc", "balanced_accuracy", "brier", "accuracy", "macro_f1") if name in rows[0]
+    ]
     table = Table("model", "routing", "splits", *measures, "reads", box=None)
     for key in dict.fromkeys((row["model"], row["routing"]) for row in rows):
         mine = [row for row in rows if (row["model"], row["routing"]) == key]

@@ -52,7 +52,9 @@ class Encoder(nn.Module):
         """To [B, N, D]."""
         gap = (batch.dt / self.time_unit).unsqueeze(-1)
         phase = gap * self.frequencies
-        x: Tensor = self.gap(torch.cat([gap.log1p(), phase.sin(), phase.cos()], dim=-1).to(self.gap.weight.dtype))
+        dtype = self.gap.weight.dtype
+        # The residual stream keeps the weights' precision where products are rounded (autocast).
+        x: Tensor = self.gap(torch.cat([gap.log1p(), phase.sin(), phase.cos()], dim=-1).to(dtype)).to(dtype)
         for name, ids in batch.tokens.items():
             x = x + self.tokens[f"{name}_ids"](ids)
         if batch.channels is not None:

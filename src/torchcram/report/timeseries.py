@@ -33,6 +33,7 @@ PUBLISHED: Mapping[str, Sequence[tuple[str, float, float]]] = {
 }
 """What others report with the same protocol: AUROC and AUPRC in per cent."""
 
+_FEW = 10  # groups: fewer give no interval to rely on
 _PAGE = """\
 # Irregular time series: results
 
@@ -63,12 +64,14 @@ def warnings(rows: Sequence[Row]) -> list[str]:
             continue
         for name in MEASURES:
             by_chance = chances.get(row["split"], {}).get(name)
-            if (
-                f"{name}_low" in row
-                and by_chance is not None
-                and row[f"{name}_low"] <= by_chance <= row[f"{name}_high"]
-            ):
-                told.append(f"split {row['split']}: {_who(row)} may be at chance in {MEASURES[name]}")
+            if f"{name}_low" not in row or by_chance is None:
+                continue
+            better = row[f"{name}_high"] < by_chance if name == "brier" else row[f"{name}_low"] > by_chance
+            if not better:
+                told.append(f"split {row['split']}: {_who(row)} is not clearly better than chance in {MEASURES[name]}")
+    for split, count in {row["split"]: row["groups"] for row in models if "groups" in row}.items():
+        if count < _FEW:
+            told.append(f"split {split}: intervals are over {count} groups, and so rough")
     return told
 
 
@@ -120,7 +123,7 @@ def _differences(rows: Sequence[Row]) -> str:
             clear = f"{row['clear']} of {row['splits']}"
         else:
             ahead = f"{100 * row['ahead']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
-            clear = "yes" if not row["low"] <= 0 <= row["high"] else "no"
+            clear = "yes" if row["low"] > 0 or row["high"] < 0 else "no"
         lines.append([_who(row), MEASURES[row["measure"]], ahead, clear])
     return table(("than", "measure", "ahead by", "beyond noise"), lines)
 

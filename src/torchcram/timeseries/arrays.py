@@ -1,22 +1,33 @@
 """From what users have (arrays with NaN, dicts, `.h5` files, tables of measurements) to a `Series`.
 
 The conventions are those of PyPOTS: `X` [samples, steps, features] with NaN where nothing was measured, and `y`; beside
-them `time` (default 0, 1, 2, …), `lengths` and `statics`, where there are any.
+them, where there are any, the other `KEYS`.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchcram.timeseries.series import UNKNOWN, Array, Sample, Series, assemble, on_grid
 
-KEYS = ("X", "y", "time", "lengths", "statics")
+KEYS = ("X", "y", "time", "lengths", "statics", "groups", "ids", "channels")
 """What a dict or file may hold."""
+
+_COARSE = 1e-3  # of the usual gap between time stamps: what the precision of times must be below
+
+
+class Placed(NamedTuple):
+    """A `Series`, and where it has what a user gave."""
+
+    series: Series
+    rows: Array
+    """[samples, steps] int64: the row of each step; -1 where there is none."""
 
 
 def as_series(data: Any, y: Any = None, *, classes: Sequence[Any] | None = None, per_step: bool = False) -> Series:
@@ -31,82 +42,136 @@ def as_series(data: Any, y: Any = None, *, classes: Sequence[Any] | None = None,
         if y is not None:
             raise ValueError("a Series has its labels; y is not needed beside it")
         return data
-    given = _given(data, y)
+    return placed(gathered(data, y), classes=classes, per_step=per_step).series
+
+
+def gathered(data: Any, y: Any = None) -> dict[str, Any]:
+    """What is given, by its names (`KEYS`): a dict, the path of an `.h5` file, or an array X; with y beside it."""
+    if isinstance(data, str | os.PathLike):
+        data = _read(Path(data))
+    if not isinstance(data, Mapping):
+        return {"X": data, "y": y}
+    if y is not None and data.get("y") is not None:
+        raise ValueError("y is given twice, in the data and beside them")
+    if unknown := [name for name in data if name not in KEYS]:
+        raise ValueError(f"the data have {', '.join(map(str, unknown))}; allowed: {', '.join(KEYS)}")
+    if "X" not in data:
+        raise ValueError("the data have no X")
+    return {**data, "y": data.get("y") if y is None else y}
+
+
+def class_names(given: Mapping[str, Any]) -> list[Any]:
+    """The labels that occur, as they are, in their order; those in padding do not count."""
+    labels, known = _labels(given.get("y"))
+    if labels.ndim == 2 and given.get("lengths") is not None:
+        known = known & (np.arange(labels.shape[1]) < np.asarray(given["lengths"])[:, None])
+    return list(np.unique(labels[known]).tolist())
+
+
+def placed(given: Mapping[str, Any], *, classes: Sequence[Any] | None = None, per_step: bool = False) -> Placed:
+    """See `as_series`; `given` as `gathered` returns it."""
     values = _floats("X", given["X"])
     if values.ndim != 3 or 0 in values.shape:
         raise ValueError(f"X has shape {values.shape}; expected [samples, steps, features], none of them 0")
-    if np.isinf(values).any():
-        raise ValueError("X holds infinite values; allowed: numbers, and NaN where nothing was measured")
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    _refuse("X holds an infinite value", np.isinf(values))
     samples, steps, features = values.shape
     lengths = _lengths(given.get("lengths"), samples, steps)
-    times = _times(given.get("time"), samples, steps, lengths)
+    real = np.arange(steps) < lengths[:, None]
+    times = _times(given.get("time"), real)
     statics = _statics(given.get("statics"), samples)
-    labels, names = _labels(given.get("y"), classes, (samples, steps) if per_step else (samples,))
-    made = []
+    names = class_names(given) if classes is None and given.get("y") is not None else list(classes or ())
+    labels = _numbered(given.get("y"), names, real if per_step else real[:, 0])
+    ids = _names("ids", given.get("ids"), samples)
+    groups = _names("groups", given.get("groups"), samples) if given.get("groups") is not None else ids
+    made, rows, begin = [], np.full((samples, steps), -1), 0
     for sample in range(samples):
-        stop = int(lengths[sample])
-        kept = np.arange(stop)
+        kept = np.arange(lengths[sample])
         if not per_step:
-            something = ~np.isnan(values[sample, :stop]).all(1)
+            something = ~np.isnan(values[sample, kept]).all(1)
             kept = np.flatnonzero(something) if something.any() else kept[-1:]
         row, channel = np.nonzero(~np.isnan(values[sample, kept]))
         at = times[sample, kept]
-        # One stamp for each moment, measured or not.
-        stamps, _ = on_grid(at, np.zeros(len(at), dtype=np.int64), at, 1)
+        stamps, place = np.unique(at, return_inverse=True)  # one for each moment, measured or not
         grid = np.full((len(stamps), features), np.nan, dtype=np.float32)
         if len(row):
             found, part = on_grid(at[row], channel, values[sample, kept][row, channel], features)
             grid[np.searchsorted(stamps, found)] = part
-        label: Any = int(labels[sample]) if not per_step else _last_at(at, labels[sample, kept], stamps)
-        made.append(Sample(id=sample, times=stamps, values=grid, label=label, statics=statics[sample]))
-    return assemble(
+        rows[sample, kept] = begin + place
+        begin += len(stamps)
+        label: Any = _last(labels[sample, kept], place, len(stamps)) if per_step else int(labels[sample])
+        made.append(
+            Sample(
+                id=ids[sample], group=groups[sample], times=stamps, values=grid, label=label, statics=statics[sample]
+            )
+        )
+    series = assemble(
         made,
-        channels=[str(number) for number in range(features)],
+        channels=_names("channels", given.get("channels"), features, default=str),
         static_names=[str(number) for number in range(statics.shape[1])],
         classes=[str(name) for name in names],
     )
+    return Placed(series, rows)
 
 
 def from_triplets(
-    sample: Any, time: Any, channel: Any, value: Any, y: Mapping[Any, Any] | None = None
-) -> dict[str, Array]:
+    sample: Any,
+    time: Any,
+    channel: Any,
+    value: Any,
+    y: Mapping[Any, Any] | None = None,
+    *,
+    channels: Sequence[Any] | None = None,
+    statics: Mapping[Any, Sequence[float]] | None = None,
+) -> dict[str, Any]:
     """A table with a row a measurement as a dict for `fit`: whose it is, when, of what, and how much.
 
-    y: the label of each sample. Samples come in the order of their names, channels likewise.
+    y: the label of each sample; statics: what is known of each besides. channels: their names, in the order they are to
+    have; give those of the training data when predicting. Default: those that occur, sorted, as samples always are.
     """
-    columns = [np.asarray(each).ravel() for each in (sample, time, channel, value)]
+    columns = [np.asarray(_plain(each)).ravel() for each in (sample, time, channel, value)]
     if len({len(each) for each in columns}) > 1:
-        raise ValueError(
-            f"the columns have {', '.join(str(len(each)) for each in columns)} rows; expected as many each"
-        )
-    if not len(columns[0]):
+        counts = ", ".join(str(len(each)) for each in columns)
+        raise ValueError(f"the columns have {counts} rows; expected as many each")
+    measured = _floats("value", columns[3])
+    owners, at, kinds = columns[0], _moments(columns[1]), columns[2]
+    names, owner = np.unique(owners, return_inverse=True)
+    if not len(names):
         raise ValueError("there are no measurements")
-    names, owner = np.unique(columns[0], return_inverse=True)
-    kinds, place = np.unique(columns[2], return_inverse=True)
-    at, measured = _floats("time", columns[1]), _floats("value", columns[3])
-    if not np.isfinite(at).all():
-        raise ValueError("time holds values that are not finite")
+    _refuse("time holds a value that is not finite", ~np.isfinite(at))
+    known = np.unique(kinds).tolist() if channels is None else list(channels)
+    places = {kind: number for number, kind in enumerate(known)}
+    if strange := [kind for kind in np.unique(kinds).tolist() if kind not in places]:
+        raise ValueError(f"channel holds {strange[0]!r}, which is not among the channels {known}")
+    place = np.asarray([places[kind] for kind in kinds.tolist()])
+    order = np.argsort(owner, kind="stable")
     parts = []
-    for number in range(len(names)):
-        mine = owner == number
-        parts.append(on_grid(at[mine], place[mine], measured[mine], len(kinds)))
+    for mine in np.split(order, np.searchsorted(owner[order], np.arange(1, len(names)))):
+        kept = mine[~np.isnan(measured[mine])]
+        kept = kept if len(kept) else mine[-1:]  # a sample of which nothing is known still is one
+        parts.append(on_grid(at[kept], place[kept], measured[kept], len(known)))
     longest = max(len(stamps) for stamps, _ in parts)
-    found: dict[str, Array] = {
-        "X": np.full((len(names), longest, len(kinds)), np.nan, dtype=np.float32),
+    found: dict[str, Any] = {
+        "X": np.full((len(names), longest, len(known)), np.nan, dtype=np.float32),
         "time": np.zeros((len(names), longest)),
         "lengths": np.asarray([len(stamps) for stamps, _ in parts]),
+        "ids": names.tolist(),
+        "channels": [str(kind) for kind in known],
     }
     for number, (stamps, grid) in enumerate(parts):
         found["X"][number, : len(stamps)] = grid
         found["time"][number] = np.append(stamps, np.full(longest - len(stamps), stamps[-1]))
-    if y is not None:
-        if missing := [name for name in names.tolist() if name not in y]:
-            raise ValueError(f"y has no label for {len(missing)} of {len(names)} samples, {missing[0]!r} for one")
-        found["y"] = np.asarray([y[name] for name in names.tolist()])
+    for key, told in (("y", y), ("statics", statics)):
+        if told is None:
+            continue
+        if missing := [name for name in names.tolist() if name not in told]:
+            raise ValueError(f"{key} has nothing for {len(missing)} of {len(names)} samples, {missing[0]!r} for one")
+        found[key] = np.asarray([told[name] for name in names.tolist()])
     return found
 
 
-def from_aeon(X: Any, y: Any = None) -> dict[str, Array]:
+def from_aeon(X: Any, y: Any = None) -> dict[str, Any]:
     """What aeon has as a dict for `fit`: an array [samples, channels, steps], or a list of arrays [channels, steps]."""
     series = [_floats("X", each) for each in X]
     if not series or any(each.ndim != 2 or 0 in each.shape for each in series):
@@ -114,27 +179,13 @@ def from_aeon(X: Any, y: Any = None) -> dict[str, Array]:
     if len({len(each) for each in series}) > 1:
         raise ValueError("the series have different numbers of channels")
     longest = max(each.shape[1] for each in series)
-    found: dict[str, Array] = {
+    found: dict[str, Any] = {
         "X": np.full((len(series), longest, len(series[0])), np.nan, dtype=np.float32),
         "lengths": np.asarray([each.shape[1] for each in series]),
     }
     for number, each in enumerate(series):
         found["X"][number, : each.shape[1]] = each.T
     return found if y is None else {**found, "y": np.asarray(y)}
-
-
-def _given(data: Any, y: Any) -> dict[str, Any]:
-    if isinstance(data, str | os.PathLike):
-        data = _read(Path(data))
-    if not isinstance(data, Mapping):
-        return {"X": data, "y": y}
-    if y is not None and data.get("y") is not None:
-        raise ValueError("y is given twice, in the dict and beside it")
-    if unknown := [name for name in data if name not in KEYS]:
-        raise ValueError(f"the data have {', '.join(map(str, unknown))}; allowed: {', '.join(KEYS)}")
-    if "X" not in data:
-        raise ValueError("the data have no X")
-    return {**data, "y": data.get("y") if y is None else y}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -146,22 +197,34 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a file")
     try:
         with h5py.File(path, "r") as file:
-            return {name: file[name][()] for name in file if name in KEYS}
-    except OSError as error:
-        raise ValueError(f"{path} is not an .h5 file, or is damaged ({error})") from error
+            return {name: file[name][()] for name in file}
+    except (OSError, TypeError) as error:
+        raise ValueError(f"{path} is not an .h5 file of arrays, or is damaged ({error})") from error
+
+
+def _plain(given: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
 
 
 def _floats(name: str, given: Any) -> Array:
     try:
-        return np.asarray(given, dtype=np.float64)
+        return np.asarray(_plain(given), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be numbers in an array of one shape") from None
+
+
+def _refuse(words: str, bad: Array) -> None:
+    """An error that says where, if anything is bad."""
+    if bad.any():
+        where = ", ".join(str(int(index[0])) for index in np.nonzero(bad))
+        raise ValueError(f"{words}, first at [{where}]")
 
 
 def _lengths(given: Any, samples: int, steps: int) -> Array:
     if given is None:
         return np.full(samples, steps)
-    lengths = np.asarray(given)
+    lengths = np.asarray(_plain(given))
     if lengths.shape != (samples,) or lengths.dtype.kind not in "iu":
         raise ValueError(f"lengths has shape {lengths.shape}, dtype {lengths.dtype}; expected {samples} whole numbers")
     if lengths.min() < 1 or lengths.max() > steps:
@@ -169,15 +232,33 @@ def _lengths(given: Any, samples: int, steps: int) -> Array:
     return lengths
 
 
-def _times(given: Any, samples: int, steps: int, lengths: Array) -> Array:
+def _moments(given: Any) -> Array:
+    """Times as float64; dates in seconds."""
+    times = np.asarray(_plain(given))
+    if times.dtype.kind == "M":
+        seconds = times.astype("datetime64[ns]").astype(np.int64) / 1e9
+        return np.where(np.isnat(times), np.nan, seconds)
+    return _floats("time", times)
+
+
+def _times(given: Any, real: Array) -> Array:
+    samples, steps = real.shape
     if given is None:
-        return np.broadcast_to(np.arange(steps, dtype=np.float64), (samples, steps))
-    times = _floats("time", given)
+        return np.broadcast_to(np.arange(steps, dtype=np.float64), real.shape)
+    times = _moments(given)
     if times.shape not in ((steps,), (samples, steps)):
         raise ValueError(f"time has shape {times.shape}; allowed: {(samples, steps)} or {(steps,)}")
-    times = np.broadcast_to(times, (samples, steps))
-    if not np.isfinite(times[np.arange(steps) < lengths[:, None]]).all():
-        raise ValueError("time holds values that are not finite; give lengths if they are padding")
+    times = np.broadcast_to(times, real.shape)
+    _refuse("time holds a value that is not finite (give lengths if it is padding)", real & ~np.isfinite(times))
+    kind = getattr(_plain(given), "dtype", np.dtype(np.float64))
+    if kind in (np.float32, np.float16):
+        gaps = np.diff(times, axis=1)[real[:, 1:]]
+        usual = np.median(gaps[gaps > 0]) if (gaps > 0).any() else 0.0
+        if gaps.size and np.spacing(np.abs(times[real]).max().astype(kind)) > _COARSE * usual:
+            warnings.warn(
+                f"time is {kind}, too coarse for its own gaps: count from a later beginning, or use float64",
+                stacklevel=2,
+            )
     return times
 
 
@@ -190,39 +271,59 @@ def _statics(given: Any, samples: int) -> Array:
     return statics
 
 
-def _labels(given: Any, classes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[Array, list[Any]]:
-    """Numbers of classes, and the classes."""
+def _names(name: str, given: Any, count: int, default: type = int) -> list[Any]:
+    """Names of samples, groups or channels; numbers if there are none."""
     if given is None:
-        return np.full(shape, UNKNOWN), list(classes or ())
-    labels = np.asarray(given)
-    if labels.shape == (*shape, 1):
+        return [default(number) for number in range(count)]
+    names = [each.decode() if isinstance(each, bytes) else each for each in np.asarray(_plain(given)).tolist()]
+    if len(names) != count or (name != "groups" and len(set(names)) < count):
+        raise ValueError(f"{name} has {len(set(names))} names for {count}; expected one each")
+    return names
+
+
+def _labels(given: Any) -> tuple[Array, Array]:
+    """Labels as they are, and which of them are known: NaN and None are not."""
+    if given is None:
+        raise ValueError("there are no labels: give y")
+    labels = np.asarray(_plain(given))
+    if labels.ndim > 1 and labels.shape[-1] == 1:
         labels = labels[..., 0]
-    if labels.shape != shape:
-        raise ValueError(f"y has shape {labels.shape}; expected {shape}")
-    known = np.ones(shape, dtype=bool)
+    if labels.dtype.kind in "OS":
+        flat = [each.decode() if isinstance(each, bytes) else each for each in labels.ravel().tolist()]
+        known = np.asarray([each is not None and each == each for each in flat]).reshape(labels.shape)
+        some = next((each for each in flat if each is not None and each == each), 0)
+        labels = np.asarray([each if ok else some for each, ok in zip(flat, known.ravel(), strict=True)])
+        return labels.reshape(known.shape), known
+    known = np.ones(labels.shape, dtype=bool)
     if labels.dtype.kind == "f":
         known = ~np.isnan(labels)
-        if len(shape) == 1 and not known.all():
-            raise ValueError(
-                f"y holds NaN, first for sample {int(np.flatnonzero(~known)[0])}; every sample needs a label"
-            )
         if (labels[known] % 1 != 0).any():
             raise ValueError("y holds fractions; labels are whole numbers, or words")
         labels = np.where(known, labels, 0).astype(np.int64)
-    names = np.unique(labels[known]).tolist() if classes is None else list(classes)
+    return labels, known
+
+
+def _numbered(given: Any, names: Sequence[Any], real: Array) -> Array:
+    """Numbers of classes, of the shape of `real`; `UNKNOWN` where there is no label, and where nothing is real."""
+    found = np.full(real.shape, UNKNOWN)
+    if given is None:
+        return found
+    labels, known = _labels(given)
+    if labels.shape != real.shape:
+        raise ValueError(f"y has shape {labels.shape}; expected {real.shape}")
+    if real.ndim == 1:
+        _refuse("y holds NaN, and every sample needs a label", ~known)
     places = {name: number for number, name in enumerate(names)}
-    found = np.full(shape, UNKNOWN)
-    for name in np.unique(labels[known]).tolist():
+    for name in np.unique(labels[known & real]).tolist():
         if name not in places:
-            raise ValueError(f"y holds {name!r}, which is not among the classes {names}")
-        found[known & (labels == name)] = places[name]
-    return found, names
+            raise ValueError(f"y holds {name!r}, which is not among the classes {list(names)}")
+        found[known & real & (labels == name)] = places[name]
+    return found
 
 
-def _last_at(times: Array, labels: Array, stamps: Array) -> Array:
+def _last(labels: Array, place: Array, stamps: int) -> Array:
     """The label of each stamp: the last that was given for its moment."""
-    found = np.full(len(stamps), UNKNOWN)
-    for at, label in zip(np.searchsorted(stamps, times), labels, strict=True):
-        if label != UNKNOWN:
-            found[at] = label
+    found = np.full(stamps, UNKNOWN)
+    known = labels != UNKNOWN
+    found[place[known]] = labels[known]
     return found

@@ -28,8 +28,6 @@ class Batch:
     """[B, F] float32; NaN = unknown."""
     labels: Tensor
     """[B] or [B, N] int64; `UNKNOWN` where there is none, and in padding."""
-    samples: Array
-    """[B]: which of the series they are."""
 
     @property
     def dt(self) -> Tensor:
@@ -42,14 +40,6 @@ class Batch:
         return (self.mask.sum(1) - 1).clamp_min(0)
 
     @property
-    def answered(self) -> Tensor:
-        """[B, N] bool: time stamps that have a label, or the last of a sample that has one."""
-        if self.labels.dim() == 2:
-            return self.labels != UNKNOWN
-        place = torch.arange(self.mask.shape[1], device=self.mask.device)
-        return (place == self.last.unsqueeze(1)) & (self.labels != UNKNOWN).unsqueeze(1) & self.mask
-
-    @property
     def scored(self) -> Tensor:
         """How many labels there are."""
         return (self.labels != UNKNOWN).sum()
@@ -58,10 +48,10 @@ class Batch:
 def pad(series: Series, samples: Array, *, unit: float = 1.0, device: torch.device | str = "cpu") -> Batch:
     """Some samples; times are told in multiples of `unit`."""
     lengths = series.lengths[samples]
-    size = len(samples), max(1, int(lengths.max()))
+    size = len(samples), int(lengths.max())
     mask = np.arange(size[1]) < lengths[:, None]
     # Row numbers of real places in their order; padding repeats its sample's last.
-    rows = series.offsets[samples][:, None] + np.minimum(np.arange(size[1]), np.maximum(lengths[:, None] - 1, 0))
+    rows = series.offsets[samples][:, None] + np.minimum(np.arange(size[1]), lengths[:, None] - 1)
     values = np.where(mask[..., None], series.values[rows], np.float32(np.nan))
     begin = series.times[series.offsets[samples]]
     times = ((series.times[rows] - begin[:, None]) / unit).astype(np.float32)
@@ -73,7 +63,7 @@ def pad(series: Series, samples: Array, *, unit: float = 1.0, device: torch.devi
         "statics": torch.from_numpy(np.asarray(series.statics[samples], dtype=np.float32)),
         "labels": torch.from_numpy(np.ascontiguousarray(labels)),
     }
-    return Batch(**{name: tensor.to(device) for name, tensor in tensors.items()}, samples=samples)
+    return Batch(**{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def shuffled(lengths: Array, size: int, rng: np.random.Generator) -> Iterator[Array]:
@@ -105,6 +95,6 @@ def usual_gap(series: Series) -> float:
     gaps = np.diff(series.times)
     within = np.ones(len(gaps), dtype=bool)
     inner = series.offsets[1:-1]
-    within[inner[(inner > 0) & (inner < len(series.times))] - 1] = False
+    within[inner - 1] = False
     gaps = gaps[within & (gaps > 0)]
     return float(np.median(gaps)) if len(gaps) else 1.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torchcram.ledger import Ledger
 from torchcram.results import Row
 from torchcram.strict import reject
 from torchcram.timeseries.batches import usual_gap
-from torchcram.timeseries.estimators import CramClassifier, CramLabeller
+from torchcram.timeseries.estimators import SETTINGS, CramClassifier, CramLabeller
 from torchcram.timeseries.fitting import FitConfig, Fitting, predict
 from torchcram.timeseries.metrics import CLASSIFYING, LABELLING, difference, interval, log_loss
 from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
@@ -27,7 +28,8 @@ from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
 
 TABULAR = ("majority", "logistic", "trees")
-RIVALS = ("gru-d", "mtand")
+_RIVALS: Mapping[str, Any] = {"gru-d": GruD, "mtand": Mtand}
+RIVALS = tuple(_RIVALS)
 MODELS = (*TABULAR, *RIVALS, *BASELINES, "cram")
 """All that can be compared, by name."""
 
@@ -59,13 +61,10 @@ def judge(
     members: models with seeds one after another whose probabilities are averaged, for all that are drawn at random.
     settings: of the estimator, of GRU-D or of mTAND, and of `FitConfig`, by name.
     """
-    if model not in MODELS:
-        reject("model", model, ", ".join(MODELS))
     begun = time.perf_counter()
     given = dict(settings or {})
+    check(model, given)
     if model in TABULAR:
-        if given:
-            raise ValueError(f"{model} has no settings; given: {', '.join(given)}")
         made: Any = {"majority": Majority, "logistic": Logistic, "trees": Trees}[model]
         fitted: Any = (made() if model == "majority" else made(seed=seed)).fit(parts.train, parts.val)
         members = 1
@@ -76,7 +75,7 @@ def judge(
         fitted = kind(model=model, members=members, seed=seed, device=device, progress=False, **given)
         fitted.fit(parts.train, parts.val)
     seconds = time.perf_counter() - begun
-    for routing in (ROUTED, "off", "dense") if model == "cram" else (ROUTED,):
+    for routing in routings(model):
         how = {"reads": routing} if model == "cram" else {}
         val, test = (fitted.predict_proba(part, **how) for part in (parts.val, parts.test))
         ledger: Ledger | None = getattr(fitted, "ledger", None)  # of the last prediction
@@ -85,7 +84,9 @@ def judge(
             "routing": routing,
             "seed": seed,
             "members": members,
-            "settings": json.dumps({**given, **getattr(fitted, "chosen", {})}),
+            "settings": json.dumps(given, sort_keys=True),
+            "chosen": json.dumps(getattr(fitted, "chosen", {})),
+            "groups": len(np.unique(parts.test.groups)),
             **{f"val_{name}": value for name, value in scores(parts.val, val, draws=0).items()},
             **scores(parts.test, test),
             "parameters": _parameters(fitted),
@@ -101,8 +102,28 @@ def judge(
         )
 
 
+def check(model: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a model, or a setting of it, that does not exist."""
+    if model not in MODELS:
+        reject("model", model, ", ".join(MODELS))
+    allowed: Iterable[str] = () if model in TABULAR else SETTINGS
+    if model in RIVALS:
+        own = inspect.signature(_RIVALS[model]).parameters
+        allowed = {*FitConfig.__dataclass_fields__, *own} - {"channels", "statics", "classes", "per_step", "span"}
+    allowed = set(allowed) - {"seed", "members", "model", "progress"}
+    if unknown := sorted(set(settings) - allowed):
+        raise ValueError(
+            f"{', '.join(unknown)} cannot be set for {model}; allowed: {', '.join(sorted(allowed)) or 'none'}"
+        )
+
+
+def routings(model: str) -> tuple[str, ...]:
+    """The ways in which a model is judged."""
+    return (ROUTED, "off", "dense") if model == "cram" else (ROUTED,)
+
+
 def scores(series: Series, probabilities: Array, draws: int = 1000) -> dict[str, float]:
-    """Measures of predictions, with 95 % intervals over groups if any are drawn; and what chance would give."""
+    """Measures of predictions, with 95 % intervals over groups if any are drawn."""
     known = series.labels != UNKNOWN
     labels, said, groups = series.labels[known], probabilities[known], _groups(series)[known]
     found: dict[str, float] = {"loss": log_loss(labels, said)}
@@ -117,13 +138,17 @@ def scores(series: Series, probabilities: Array, draws: int = 1000) -> dict[str,
 def chance(labels: Array, classes: int) -> dict[str, float]:
     """What the measures give for someone who knows the shares of the classes and nothing else."""
     shares = np.bincount(labels, minlength=classes) / len(labels)
-    best = int(shares.argmax())
+    shares = shares[shares > 0] if classes > 2 else shares
+    most, count = float(shares.max()), int((shares > 0).sum())
+    # Always the same class; classes by their shares; all classes alike: whichever does best.
+    f1 = max(2 * most / (1 + most) / count, 1 / count, float(np.mean(2 * shares / count / (shares + 1 / count))))
     return {
         "auroc": 0.5,
         "auprc": float(shares[1]) if classes == 2 else float(shares.mean()),
-        "balanced_accuracy": 1 / int((shares > 0).sum()),
-        "accuracy": float(shares[best]),
-        "macro_f1": 2 * float(shares[best]) / (1 + float(shares[best])) / int((shares > 0).sum()),
+        "balanced_accuracy": 1 / count,
+        "brier": float(shares[1] * shares[0]) if classes == 2 else float(1 - (shares**2).sum()),
+        "accuracy": most,
+        "macro_f1": f1,
     }
 
 
@@ -160,12 +185,14 @@ def differences(every: Sequence[Said], measure: str, draws: int = 1000) -> Itera
             theirs = by_key.get((split, model, routing))
             if theirs is None:
                 continue
+            if not (np.array_equal(mine.labels, theirs.labels) and np.array_equal(mine.groups, theirs.groups)):
+                raise ValueError(f"{model} was judged on other samples of split {split} than cram")
             between = difference(
                 function, mine.labels, mine.probabilities, theirs.probabilities, mine.groups, draws=draws
             )
             gap = function(mine.labels, mine.probabilities) - function(mine.labels, theirs.probabilities)
             gaps.append(gap)
-            clear += 0 not in between
+            clear += between.without(0)
             yield {
                 "what": "difference",
                 "measure": measure,
@@ -195,7 +222,7 @@ class _Networks:
     def __init__(self, name: str, *, members: int, seed: int, settings: Mapping[str, Any], device: str) -> None:
         fit = {key: value for key, value in settings.items() if key in FitConfig.__dataclass_fields__}
         self.own = {key: value for key, value in settings.items() if key not in fit}
-        self.config = FitConfig.from_dict({"patience": 5, **fit, "seed": seed})
+        self.config = FitConfig.from_dict({**fit, "seed": seed})
         self.name, self.members, self.device = name, members, device
         self.networks: list[nn.Module] = []
 
@@ -212,7 +239,7 @@ class _Networks:
         for member in range(self.members):
             config = self.config.override({"seed": self.config.seed + member})
             torch.manual_seed(config.seed)
-            network = (GruD if self.name == "gru-d" else Mtand)(**shape, **self.own)
+            network = _RIVALS[self.name](**shape, **self.own)
             learned, chosen = (self.scaling.apply(part) for part in (train, val))
             for _ in Fitting(network, learned, chosen, config, unit=self.unit, device=self.device).run():
                 pass
@@ -221,7 +248,10 @@ class _Networks:
 
     def predict_proba(self, series: Series) -> Array:
         scaled = self.scaling.apply(series)
-        said = [predict(network, scaled, unit=self.unit, device=self.device)[0] for network in self.networks]
+        said = [
+            predict(network, scaled, unit=self.unit, device=self.device, bf16=self.config.bf16)[0]
+            for network in self.networks
+        ]
         return np.asarray(np.mean(said, axis=0))
 
 

@@ -52,14 +52,26 @@ DATASETS: Mapping[str, DataSet] = types.MappingProxyType(
             make=lambda folder, number, kept: physionet.mtand(physionet.load(folder, sets="a", kept=kept)),
         ),
         "wearable": DataSet(
-            about="what older people do, reading by reading of a batteryless sensor; participants left out",
+            about="what older people do, reading by reading of a batteryless sensor; stretches of trials left out",
             splits=5,
             make=lambda folder, number, kept: wearable.split(wearable.load(folder, kept=kept), number),
+        ),
+        "wearable-sex": DataSet(
+            about="the same; women left out, then men, so that nobody is in two parts",
+            splits=2,
+            make=lambda folder, number, kept: wearable.by_sex(wearable.load(folder, kept=kept), "FM"[number - 1]),
         ),
         "activity": DataSet(
             about="what people do, time stamp by time stamp; windows at random, as in the literature",
             splits=1,
             make=lambda folder, number, kept: activity.window_split(windows(activity.load(folder, kept=kept))),
+        ),
+        "activity-person": DataSet(
+            about="the same; one person left out",
+            splits=5,
+            make=lambda folder, number, kept: activity.leave_one_person_out(
+                activity.load(folder, kept=kept), "ABCDE"[number - 1]
+            ),
         ),
         "mimic3": DataSet(
             about="MIMIC-III, death in hospital after 48 hours; patients left out",

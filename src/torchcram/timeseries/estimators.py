@@ -24,14 +24,16 @@ from torchcram.ledger import Ledger
 from torchcram.memory import EPISODIC, SEMANTIC, BlockState, RoutingPolicy
 from torchcram.models import Cram
 from torchcram.strict import StrictConfig, check_flag, check_integer, reject
-from torchcram.timeseries.arrays import as_series
+from torchcram.timeseries.arrays import Placed, as_series, class_names, gathered, placed
 from torchcram.timeseries.batches import pad, usual_gap
 from torchcram.timeseries.fitting import Epoch, FitConfig, Fitting, predict
+from torchcram.timeseries.metrics import accuracy
 from torchcram.timeseries.network import Layout, Network, NetworkConfig
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series
 
 VERSION = 1
+_FORMAT = "torchcram-estimator"
 _CONFIG, _SCALING = "estimator.json", "scaling.safetensors"
 _HELD_OUT = 0.15  # share of the groups to choose by, where a user gives none
 
@@ -77,12 +79,14 @@ class _Estimator:
 
     per_step: ClassVar[bool]
     defaults: ClassVar[Mapping[str, Any]] = {}
+    _estimator_type = "classifier"  # for scikit-learn
 
     def __init__(self, *, device: str | None = None, **settings: Any) -> None:
         """settings: of `EstimatorConfig`, `NetworkConfig` (layout, features, …) and `FitConfig`, all by name.
 
         device: `cpu` or `cuda`; default: the GPU if there is one.
         """
+        self._given = {"device": device, **settings}
         self.config = _config({**self.defaults, **settings})
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         self.device = torch.device(chosen)
@@ -97,30 +101,34 @@ class _Estimator:
         """The labels that are known, in the order of probabilities."""
         return list(self._ready().classes)
 
-    def fit(self, train: Any, val: Any = None, y: Any = None) -> Self:
-        """Learn from `train`: a dict, an `.h5` file or a `Series`, with `val` like it; or from arrays, `fit(X, y)`.
+    @property
+    def classes_(self) -> Array:
+        """The same, by the name that scikit-learn gives it."""
+        return np.asarray(self.classes)
 
-        Without `val`, a seventh of the samples is kept apart to choose by.
+    def fit(self, X: Any, val: Any = None, y: Any = None) -> Self:
+        """Learn from a dict, an `.h5` file or a `Series`, and choose by another: `fit(train, val)`; or from arrays.
+
+        Arrays: `fit(X, y)`, and `fit(X, y, val)`; `val` may also be a pair (X, y). Without one, 15 % of the samples
+        are kept apart to choose by.
         """
-        if val is not None and y is None and not isinstance(val, Mapping | str | os.PathLike | Series):
-            val, y = None, val  # fit(X, y)
-        names = _names(train, y)
-        series = as_series(train, y, classes=names, per_step=self.per_step)
-        self._check(series)
-        if val is not None:
-            other = as_series(val, classes=names, per_step=self.per_step)
-        else:
+        val, y = _sorted_out(val, y)
+        series, names = self._learned(X, y)
+        if val is None:
             series, other = _parted(series, self.config.fit.seed)
-        self._check(other, like=series)
-        if not (other.labels != UNKNOWN).any():
-            raise ValueError("the validation samples have no labels")
+        else:
+            pair = val if isinstance(val, tuple) else (val, None)
+            other = pair[0] if isinstance(pair[0], Series) else self._placed(gathered(*pair), names).series
+            _alike(series, other, "validation")
         scaling, unit = Scaling.fit(series), usual_gap(series)
         shape = {"channels": len(series.channels), "statics": len(series.static_names), "classes": len(series.classes)}
         config = NetworkConfig.from_dict({**shape, "per_step": self.per_step, **self.config.network}).with_model(
             self.config.model, self.config.preset, **self.config.changes
         )
-        networks, self.history = [], []
-        with _bar(self.config) as advance:
+        networks: list[Network] = []
+        history: list[list[Epoch]] = []
+        generators = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(generators), _bar(self.config) as advance:
             for member in range(self.config.members):
                 fit = self.config.fit.override({"seed": self.config.fit.seed + member})
                 torch.manual_seed(fit.seed)
@@ -128,60 +136,58 @@ class _Estimator:
                 fitting = Fitting(
                     network, scaling.apply(series), scaling.apply(other), fit, unit=unit, device=self.device
                 )
-                self.history.append([])
+                history.append([])
                 for epoch in fitting.run():
-                    self.history[-1].append(epoch)
+                    history[-1].append(epoch)
                     advance(member, epoch, fitting.epochs)
                 networks.append(network.eval())
+        self.history = history
         self._fitted = _Fitted(
-            networks=networks,
-            scaling=scaling,
-            unit=unit,
-            classes=names if names is not None else list(series.classes),
-            channels=list(series.channels),
+            networks=networks, scaling=scaling, unit=unit, classes=names, channels=list(series.channels)
         )
         return self
 
     def predict_proba(self, data: Any, *, reads: str = "routed") -> Array:
-        """Probabilities of the classes, [samples, K]; [time stamps of all samples, K] for labels a time stamp.
+        """Probabilities of the classes: [samples, K], or [samples, steps, K] for labels of time stamps.
 
-        reads: `routed`, as the model decides; `dense`, all time stamps read; `off`, none does.
+        Of a `Series` those of time stamps are [T, K], in its order. NaN where there is no time stamp. reads: `routed`,
+        as the model decides; `dense`, all time stamps read; `off`, none does.
         """
-        fitted = self._ready()
-        series = self._series(data)
-        scaled = fitted.scaling.apply(series)
-        policy = None if reads == "routed" else RoutingPolicy(reads=reads)  # type: ignore[arg-type]
-        total: Array | None = None
-        self.ledger = None
-        for network in fitted.networks:
-            if policy is not None and not isinstance(network.model, Cram):
-                reject("reads", reads, "'routed' for a model that has no other way")
-            found, ledger = predict(
-                network, scaled, unit=fitted.unit, device=self.device, policy=policy, bf16=self.config.fit.bf16
-            )
-            total = found if total is None else total + found
-            if ledger is not None:
-                self.ledger = ledger if self.ledger is None else self.ledger + ledger
-        assert total is not None
-        return total / len(fitted.networks)
+        series, rows = self._seen(data)
+        said = self._said(series, reads)
+        if rows is None:
+            return said
+        found = np.full((*rows.shape, said.shape[1]), np.nan)
+        found[rows >= 0] = said[rows[rows >= 0]]
+        return found
 
     def predict(self, data: Any) -> Array:
-        """The most likely labels, as they were given to `fit`."""
-        labels: Array = np.asarray(self.classes)[self.predict_proba(data).argmax(1)]
-        return labels
+        """The most likely labels, as they were given to `fit`; NaN, or no word, where there is no time stamp."""
+        said = self.predict_proba(data)
+        nowhere = np.isnan(said[..., 0])
+        labels: Array = self.classes_[np.nan_to_num(said).argmax(-1)]
+        if not nowhere.any():
+            return labels
+        return np.where(nowhere, "" if labels.dtype.kind == "U" else np.nan, labels)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Share of the labels that is right."""
+        series, _ = self._learned(X, y, known=self.classes)
+        known = series.labels != UNKNOWN
+        return accuracy(series.labels[known], self._said(series, "routed")[known])
 
     def explain(self, sample: Any) -> list[Explained]:
         """What the first model does at each token of a sample: which read, which are recalled, which ignored."""
         fitted = self._ready()
-        series = self._series(sample)
+        series, _ = self._seen(sample)
         if len(series) != 1:
             raise ValueError(f"explain is for one sample; there are {len(series)}")
         batch = pad(fitted.scaling.apply(series), np.arange(1), unit=fitted.unit, device=self.device)
         with torch.no_grad():
-            out = fitted.networks[0].told(batch, keep_state=True)
+            out = fitted.networks[0](batch, keep_state=True).out
         times, measured = _tokens(series, fitted.networks[0].config.layout, fitted.channels)
         looked_at = np.zeros(len(times))
-        for layer in out.state.layers if out.state is not None else ():
+        for layer in out.state.layers:
             if isinstance(layer, BlockState) and layer.episodic is not None:
                 there = layer.episodic.position[0] >= 0
                 at = layer.episodic.position[0, there].cpu().numpy()
@@ -200,6 +206,17 @@ class _Estimator:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a folder."""
         fitted, folder = self._ready(), Path(path)
+        data = {
+            "format": _FORMAT,
+            "format_version": VERSION,
+            "kind": type(self).__name__,
+            "settings": {name: value for name, value in self._given.items() if name != "device"},
+            "network": fitted.networks[0].config.to_dict(),
+            "unit": fitted.unit,
+            "classes": fitted.classes,
+            "channels": fitted.channels,
+        }
+        text = json.dumps(data, indent=1) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
         for number, network in enumerate(fitted.networks):
             tensors = {name: value.detach().contiguous().cpu() for name, value in network.state_dict().items()}
@@ -207,18 +224,8 @@ class _Estimator:
                 save_file(tensors, temporary)
         with replacing(folder / _SCALING) as temporary:
             save_arrays({name: np.ascontiguousarray(x) for name, x in fitted.scaling.arrays().items()}, temporary)
-        data = {
-            "format": "torchcram-estimator",
-            "format_version": VERSION,
-            "kind": type(self).__name__,
-            "config": self.config.to_dict(),
-            "network": fitted.networks[0].config.to_dict(),
-            "unit": fitted.unit,
-            "classes": fitted.classes,
-            "channels": fitted.channels,
-        }
         with replacing(folder / _CONFIG) as temporary:
-            temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> Self:
@@ -230,52 +237,100 @@ class _Estimator:
             raise ValueError(f"{folder} holds no estimator: it has no {_CONFIG}") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{folder / _CONFIG} is damaged: {error}") from error
-        if data.get("format") != "torchcram-estimator" or data.get("kind") != cls.__name__:
+        if data.get("format") != _FORMAT or data.get("kind") != cls.__name__:
             raise ValueError(f"{folder} holds a {data.get('kind', 'file of another kind')}, not a {cls.__name__}")
         if data.get("format_version") != VERSION:
             raise ValueError(f"{folder} is of format version {data.get('format_version')!r}; upgrade torchcram")
-        made = cls(device=device)
-        made.config = EstimatorConfig.from_dict(data["config"])
-        networks = []
         try:
+            made = cls(device=device, **data["settings"])
+            networks = []
             for number in range(made.config.members):
                 network = Network(NetworkConfig.from_dict(data["network"]))
                 network.load_state_dict(load_file(folder / f"member-{number}.safetensors"))
                 networks.append(network.to(made.device).eval())
-            scaling = Scaling.of(load_arrays(folder / _SCALING))
+            made._fitted = _Fitted(
+                networks=networks,
+                scaling=Scaling.of(load_arrays(folder / _SCALING)),
+                **{name: data[name] for name in ("unit", "classes", "channels")},
+            )
         except (OSError, SafetensorError, RuntimeError, KeyError) as error:
             raise ValueError(f"{folder} is incomplete or damaged: {error}") from error
-        made._fitted = _Fitted(
-            networks=networks, scaling=scaling, unit=data["unit"], classes=data["classes"], channels=data["channels"]
-        )
         return made
 
-    def _series(self, data: Any) -> Series:
-        fitted = self._ready()
-        series = (
-            data
-            if isinstance(data, Series)
-            else as_series({**data, "y": None} if isinstance(data, Mapping) else data, per_step=self.per_step)
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """What it was made with, for scikit-learn."""
+        return dict(self._given)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Other settings; what was fitted is forgotten. For scikit-learn."""
+        type(self).__init__(self, **{**self._given, **settings})
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn wants to know; asked for by it alone."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(three_d_array=True, two_d_array=False, allow_nan=True),
         )
+
+    def _learned(self, X: Any, y: Any, known: list[Any] | None = None) -> tuple[Series, list[Any]]:
+        """Samples with labels, and the labels as they were given."""
+        if isinstance(X, Series):
+            series, names = as_series(X, y), list(X.classes)
+        else:
+            given = gathered(X, y)
+            names = class_names(given) if known is None else known
+            series = self._placed(given, names).series
+        if series.per_step != self.per_step and len(series.times) != len(series.ids):
+            wanted = "time stamp" if self.per_step else "sample"
+            raise ValueError(f"{type(self).__name__} needs a label for each {wanted}")
+        if known is None and len(np.unique(series.labels[series.labels != UNKNOWN])) < 2:
+            raise ValueError("there is nothing to tell apart: the labels are all the same, or missing")
+        return series, names
+
+    def _placed(self, given: Mapping[str, Any], names: list[Any] | None) -> Placed:
+        return placed(given, classes=names, per_step=self.per_step)
+
+    def _seen(self, data: Any) -> tuple[Series, Array | None]:
+        """Samples to be judged, without their labels; for labels of time stamps, where each step is."""
+        fitted = self._ready()
+        rows = None
+        if isinstance(data, Series):
+            series = data
+        else:
+            series, rows = self._placed({**gathered(data), "y": None}, [])
         if len(series.channels) != len(fitted.channels):
-            raise ValueError(
-                f"the data have {len(series.channels)} features; the model was fitted to {len(fitted.channels)}"
+            expected = len(fitted.channels)
+            raise ValueError(f"the data have {len(series.channels)} features; the model was fitted to {expected}")
+        _same_names(series.channels, fitted.channels)
+        return series, rows if self.per_step else None
+
+    def _said(self, series: Series, reads: str) -> Array:
+        """Probabilities [S, K] or [T, K]."""
+        fitted = self._ready()
+        scaled = fitted.scaling.apply(series)
+        policy = None if reads == "routed" else RoutingPolicy(reads=reads)  # type: ignore[arg-type]
+        said, ledger = [], None
+        for network in fitted.networks:
+            if policy is not None and not isinstance(network.model, Cram):
+                reject("reads", reads, "'routed' for a model that has no other way")
+            found, executed = predict(
+                network, scaled, unit=fitted.unit, device=self.device, policy=policy, bf16=self.config.fit.bf16
             )
-        return series
+            said.append(found)
+            if executed is not None:
+                ledger = executed if ledger is None else ledger + executed
+        self.ledger = ledger
+        return np.asarray(np.mean(said, axis=0))
 
     def _ready(self) -> _Fitted:
         if self._fitted is None:
             raise ValueError(f"this {type(self).__name__} has not been fitted yet; call fit first")
         return self._fitted
-
-    def _check(self, series: Series, like: Series | None = None) -> None:
-        if series.per_step != self.per_step and len(series.times) != len(series.ids):
-            wanted = "time stamp" if self.per_step else "sample"
-            raise ValueError(f"{type(self).__name__} needs a label for each {wanted}")
-        if like is not None and len(series.channels) != len(like.channels):
-            raise ValueError(f"validation has {len(series.channels)} features, training {len(like.channels)}")
-        if like is None and len(np.unique(series.labels[series.labels != UNKNOWN])) < 2:
-            raise ValueError("there is nothing to tell apart: the labels are all the same, or missing")
 
 
 class CramClassifier(_Estimator):
@@ -311,38 +366,51 @@ class _Fitted:
     channels: list[str]
 
 
+_HOMES: Mapping[str, frozenset[str]] = {
+    "network": frozenset({"layout", "features", "answer", "hide"}),
+    "fit": frozenset(FitConfig.__dataclass_fields__),
+    "": frozenset(EstimatorConfig.__dataclass_fields__) - {"network", "fit"},
+}
+SETTINGS = frozenset().union(*_HOMES.values())
+"""Names of all settings of an estimator."""
+
+
 def _config(settings: Mapping[str, Any]) -> EstimatorConfig:
     """Settings by name, each put where it belongs."""
-    homes = {
-        "network": {"layout", "features", "answer", "hide"},
-        "fit": set(FitConfig.__dataclass_fields__),
-        "": set(EstimatorConfig.__dataclass_fields__) - {"network", "fit"},
-    }
-    parts: dict[str, dict[str, Any]] = {home: {} for home in homes}
+    parts: dict[str, dict[str, Any]] = {home: {} for home in _HOMES}
     for name, value in settings.items():
-        home = next((home for home, names in homes.items() if name in names), None)
+        home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
-            allowed = ", ".join(sorted(set().union(*homes.values())))
-            raise ValueError(f"{name} is not a setting; allowed: {allowed}")
+            raise ValueError(f"{name} is not a setting; allowed: {', '.join(sorted(SETTINGS))}")
         parts[home][name] = value
     return EstimatorConfig.from_dict({**parts[""], "network": parts["network"], "fit": parts["fit"]})
 
 
-def _names(train: Any, y: Any) -> list[Any] | None:
-    """The labels that occur, as they are; None for a `Series`, which has names for them."""
-    if isinstance(train, Series):
-        return None
-    given = train.get("y") if isinstance(train, Mapping) and y is None else y
-    if isinstance(train, str | os.PathLike):
-        return None
-    if given is None:
-        raise ValueError("there are no labels: give y, or a dict that has it")
-    labels = np.asarray(given)
-    if labels.dtype.kind == "f":
-        labels = labels[~np.isnan(labels)]
-        if (labels % 1 == 0).all():
-            labels = labels.astype(np.int64)
-    return list(np.unique(labels).tolist())
+def _sorted_out(one: Any, other: Any) -> tuple[Any, Any]:
+    """`val` and `y`, in whichever order they were given."""
+    sets = [each for each in (one, other) if isinstance(each, Mapping | str | os.PathLike | Series | tuple)]
+    labels = [each for each in (one, other) if each is not None and not any(each is found for found in sets)]
+    if len(sets) > 1 or len(labels) > 1:
+        raise ValueError("fit takes (train, val), (X, y) or (X, y, val)")
+    return (sets[0] if sets else None), (labels[0] if labels else None)
+
+
+def _alike(series: Series, other: Series, what: str) -> None:
+    """Refuse samples that are not of the same kind."""
+    if len(other.channels) != len(series.channels):
+        raise ValueError(f"{what} has {len(other.channels)} features, training {len(series.channels)}")
+    _same_names(other.channels, series.channels)
+    if other.classes != series.classes:
+        raise ValueError(f"{what} has the classes {', '.join(other.classes)}, training {', '.join(series.classes)}")
+    if not (other.labels != UNKNOWN).any():
+        raise ValueError(f"the samples for {what} have no labels")
+
+
+def _same_names(channels: Sequence[str], fitted: Sequence[str]) -> None:
+    """Refuse channels of other names; those that are but numbers have none."""
+    numbers = [str(number) for number in range(len(fitted))]
+    if numbers not in (list(channels), list(fitted)) and list(channels) != list(fitted):
+        raise ValueError(f"the data have the channels {', '.join(channels)}; expected {', '.join(fitted)}")
 
 
 def _tokens(series: Series, layout: Layout, channels: Sequence[str]) -> tuple[Array, list[dict[str, float]]]:
@@ -359,13 +427,28 @@ def _tokens(series: Series, layout: Layout, channels: Sequence[str]) -> tuple[Ar
 
 
 def _parted(series: Series, seed: int) -> tuple[Series, Series]:
-    """To learn from and to choose by; no group is in both."""
-    names = np.unique(series.groups)
+    """To learn from and to choose by; no group is in both, and where groups allow it every class is in each."""
+    names, number = np.unique(series.groups, return_inverse=True)
     if len(names) < 2:
         raise ValueError("there are too few samples to keep some apart; give val")
-    order = np.random.default_rng(seed).permutation(names)
-    kept = np.isin(series.groups, order[: max(1, round(_HELD_OUT * len(names)))])
-    return series.take(np.flatnonzero(~kept)), series.take(np.flatnonzero(kept))
+    counts = np.zeros((len(names), len(series.classes)))
+    owner = np.repeat(number, series.lengths) if series.per_step else number
+    known = series.labels != UNKNOWN
+    np.add.at(counts, (owner[known], series.labels[known]), 1)
+    # A group goes by the rarest class that it has.
+    rarity = np.where(counts > 0, counts.sum(0), np.inf)
+    kind = rarity.argmin(1)
+    rng, kept = np.random.default_rng(seed), np.zeros(len(names), dtype=bool)
+    for each in np.unique(kind):
+        mine = rng.permutation(np.flatnonzero(kind == each))
+        kept[mine[: round(_HELD_OUT * len(mine))]] = True
+    if not kept.any():
+        kept[rng.integers(len(names))] = True
+    chosen = kept[number]
+    learned = series.take(np.flatnonzero(~chosen))
+    if len(np.unique(learned.labels[learned.labels != UNKNOWN])) < 2:
+        raise ValueError("there are too few samples to keep some apart and still tell classes apart; give val")
+    return learned, series.take(np.flatnonzero(chosen))
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from torchcram.config import CramConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
-from torchcram.strict import StrictConfig, check_flag, check_integer, check_number
+from torchcram.strict import StrictConfig, check_flag, check_integer, check_number, reject
 from torchcram.timeseries.batches import Batch, in_order, pad, shuffled
 from torchcram.timeseries.metrics import log_loss
-from torchcram.timeseries.network import HEAD, Network
+from torchcram.timeseries.network import HEAD
 from torchcram.timeseries.series import UNKNOWN, Array, Series
 from torchcram.training import optimizer
 from torchcram.training.config import OptimizerConfig
@@ -28,7 +28,7 @@ from torchcram.training.evaluate import evaluating
 _EPOCHS, _STEPS = 10, 600  # at least, where nothing is said
 _EARLY = 0.5  # weight of what heads further down answer, all of them together
 _CHECK = 20  # steps between checks, at least
-_CHECKED = 100_000  # positions of a check, at most
+_CHECKED = 50_000  # positions of a check, about
 _AT_ONCE = 16_384  # positions of a forward pass without gradients
 
 
@@ -39,12 +39,12 @@ class FitConfig(StrictConfig):
     epochs: int | None = None
     """At most; None: 10, or as many as make 600 steps of few samples."""
     patience: int = 5
-    """Epochs without a better validation loss before it ends early."""
+    """Epochs without a better validation loss before it ends early; counted once reads have their price."""
     batch: int = 64
     rate: float = 1e-3
     decay: float = 0.01
     balance: float = 0.0
-    """0: every label counts the same; 1: every class does."""
+    """0: every label counts the same, and probabilities are those of the data; 1: every class counts the same."""
     acquire: float = 0.4
     """Share of the steps after which reads are released, if they have not been found to help before."""
     ramp: float = 0.15
@@ -67,6 +67,10 @@ class FitConfig(StrictConfig):
         check_number("balance", self.balance, 0, 1)
         check_number("acquire", self.acquire, 0, 1)
         check_number("ramp", self.ramp, 0, 1)
+        if self.acquire + self.ramp >= 1:
+            reject(
+                "ramp", self.ramp, f"less than {1 - self.acquire:g}: with acquire = {self.acquire:g} nothing is left"
+            )
         check_number("tolerance", self.tolerance, 0, open_low=True)
         check_number("price", self.price, 0)
         check_flag("bf16", self.bf16)
@@ -84,7 +88,7 @@ class Epoch:
     reads: float | None
     """Share of the validation positions that read; None for a model without a ledger."""
     best: bool
-    """Whether it is the one to be kept so far."""
+    """Whether it is the one to be kept so far: the best of those since reads have their price, until then the last."""
     seconds: float
     """Since the beginning."""
 
@@ -92,8 +96,8 @@ class Epoch:
 class Fitting:
     """Fits one network; `run` tells of each epoch, and leaves the network as it was after the best one.
 
-    A network is a module that takes a `Batch` and a `RoutingPolicy`, and returns logits and what its model told, if it
-    is one of this project's, else None.
+    A network is a module that takes a `Batch` and a `RoutingPolicy`, and returns an `Answer`. Of a model that has reads
+    to give up, the best epoch is chosen among those in which reads have their price.
     """
 
     def __init__(
@@ -109,10 +113,10 @@ class Fitting:
         """`train` and `val` on a common scale; `unit`: of time, see `pad`."""
         self.network = network.to(device)
         self.config, self.unit, self.device = config, unit, torch.device(device)
-        self.val = val
-        self.train, self.rng = train, np.random.default_rng(config.seed)
-        self.weights = _weights(train, config.balance).to(self.device)
-        each = math.ceil(len(_pieces(train, config.window, 0)) / config.batch)
+        self.rng = np.random.default_rng(config.seed)
+        self.train, self.val = labelled(train), labelled(val)
+        self.weights = _weights(train, config.balance)
+        each = math.ceil(len(_pieces(self.train, config.window, 1)) / config.batch)
         self.epochs = config.epochs if config.epochs is not None else max(_EPOCHS, math.ceil(_STEPS / each))
         self.steps = self.epochs * each
         adaptive = isinstance(getattr(getattr(network, "config", None), "model", None), CramConfig)
@@ -122,15 +126,17 @@ class Fitting:
                 tolerance=config.tolerance,
                 price=config.price,
                 ramp=max(1, round(config.ramp * self.steps)),
-                check_every=max(_CHECK, each // 3),
+                check_every=max(_CHECK, each // 2),
             )
         )
         self.optimizing = OptimizerConfig(
             rate=config.rate, decay=config.decay, warm_up=min(50, self.steps // 10), settle=1.0
         )
         self.optimizer = optimizer.build(self.network, self.optimizing)
-        limit = np.cumsum(val.lengths) <= _CHECKED
-        self._checked = val.take(np.arange(max(1, int(limit.sum()))))
+        some = np.random.default_rng(config.seed).permutation(len(self.val))
+        count = np.searchsorted(np.cumsum(self.val.lengths[some]), _CHECKED)
+        self._checked = self.val.take(np.sort(some[: max(1, int(count))]))
+        self._counts = torch.from_numpy(self.weights).float().to(self.device)
 
     def run(self) -> Iterator[Epoch]:
         """Train until the end, or until it gets no better."""
@@ -139,12 +145,10 @@ class Fitting:
         for number in range(self.epochs):
             pieces = _pieces(self.train, c.window, int(self.rng.integers(c.window)) if number else 0)
             losses = [self._step(pieces, samples) for samples in shuffled(pieces.lengths, c.batch, self.rng)]
-            probabilities, ledger = predict(self.network, self.val, unit=self.unit, device=self.device, bf16=c.bf16)
-            known = self.val.labels != UNKNOWN
-            val_loss = log_loss(self.val.labels[known], probabilities[known])
+            val_loss, ledger = self._loss_of(self.val)
             # Before reads have their price, a model is not yet what it will be.
             final = self.consolidator.config.schedule == "plain" or self.consolidator.progress == 1
-            best = math.isfinite(val_loss) and (val_loss < least or kept is None or not final)
+            best = math.isfinite(val_loss) and (not final or val_loss < least)
             if best:
                 kept, since = copy.deepcopy(self.network.state_dict()), 0
                 least = val_loss if final else math.inf
@@ -170,22 +174,21 @@ class Fitting:
             group["lr"] = optimizer.rate(self.optimizing, step, self.steps) * group["scale"]
         self.network.train()
         batch = pad(series, samples, unit=self.unit, device=self.device)
-        scored = batch.scored.clamp_min(1)
-        policy = replace(self.consolidator.policy(scored), asked=batch.answered)
+        scored = batch.scored
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
-            logits, out = self.network(batch, policy)
-            loss = self._loss(logits, batch)
-            if out is not None:
-                loss = loss + self.consolidator.loss(out.losses, positions=batch.mask.sum(), scored=scored)
-                assert isinstance(self.network, Network)
-                for early in out.early:
-                    loss = loss + _EARLY / len(out.early) * self._loss(self.network.pick(early[HEAD], batch), batch)
+            answer = self.network(batch, self.consolidator.policy(scored))
+            loss = self._loss(answer.logits, batch)
+            for logits in answer.early:
+                loss = loss + _EARLY / len(answer.early) * self._loss(logits, batch)
+            if answer.out is not None:
+                positions = answer.out.timeline.mask.sum()
+                loss = loss + self.consolidator.loss(answer.out.losses, positions=positions, scored=scored)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.optimizing.clip)
         if bool(norm.isfinite() & loss.isfinite()):
             self.optimizer.step()
-        self.consolidator.step(self._check)
+        self.consolidator.step(lambda policy: {HEAD: self._loss_of(self._checked, policy)[0]})
         if self.consolidator.steps >= c.acquire * self.steps:
             self.consolidator.release()
         return float(loss.detach())
@@ -193,15 +196,16 @@ class Fitting:
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """In nats a label."""
         return nn.functional.cross_entropy(
-            logits.float().flatten(0, -2), batch.labels.flatten(), weight=self.weights, ignore_index=UNKNOWN
+            logits.float().flatten(0, -2), batch.labels.flatten(), weight=self._counts, ignore_index=UNKNOWN
         )
 
-    def _check(self, policy: RoutingPolicy) -> dict[str, float]:
-        probabilities, _ = predict(
-            self.network, self._checked, unit=self.unit, device=self.device, policy=policy, bf16=self.config.bf16
+    def _loss_of(self, series: Series, policy: RoutingPolicy | None = None) -> tuple[float, Ledger | None]:
+        """The same of a whole series, and what was executed."""
+        probabilities, ledger = predict(
+            self.network, series, unit=self.unit, device=self.device, policy=policy, bf16=self.config.bf16
         )
-        known = self._checked.labels != UNKNOWN
-        return {HEAD: log_loss(self._checked.labels[known], probabilities[known])}
+        known = series.labels != UNKNOWN
+        return log_loss(series.labels[known], probabilities[known], self.weights), ledger
 
 
 def predict(
@@ -219,7 +223,7 @@ def predict(
     with evaluating(network), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
         for samples in in_order(series.lengths, _AT_ONCE):
             batch = pad(series, samples, unit=unit, device=device)
-            logits, out = network(batch, policy)
+            logits, out, _ = network(batch, policy)
             share = torch.softmax(logits.double(), dim=-1)
             if share.dim() == 3:
                 rows = np.concatenate([np.arange(*_bounds(series, sample)) for sample in samples])
@@ -234,22 +238,30 @@ def predict(
     return probabilities, ledger
 
 
+def labelled(series: Series) -> Series:
+    """The samples that have a label, or a time stamp with one."""
+    known = series.labels != UNKNOWN
+    if series.per_step:
+        known = np.logical_or.reduceat(known, series.offsets[:-1])
+    return series if known.all() else series.take(np.flatnonzero(known))
+
+
 def _bounds(series: Series, sample: int) -> tuple[int, int]:
     rows = series.rows(sample)
     return rows.start, rows.stop
 
 
-def _weights(train: Series, balance: float) -> Tensor:
+def _weights(train: Series, balance: float) -> Array:
     """[K]: what a label of each class counts, 1 on average over the labels."""
     labels = train.labels[train.labels != UNKNOWN]
     counts = np.bincount(labels, minlength=len(train.classes)).astype(np.float64)
-    weight = np.where(counts > 0, np.maximum(counts, 1) ** -balance, 0)
-    return torch.from_numpy(weight * counts.sum() / max(1e-12, float((weight * counts).sum()))).float()
+    weight = np.maximum(counts, 1) ** -balance
+    return np.asarray(weight * counts.sum() / (weight * counts).sum())
 
 
 def _pieces(series: Series, window: int, phase: int) -> Series:
     """Long samples with a label a time stamp in pieces of at most `window`, the first of `phase` if that is not 0."""
-    if not series.per_step or int(series.lengths.max(initial=0)) <= window:
+    if not series.per_step or int(series.lengths.max()) <= window:
         return series
     starts, owner = [], []
     for sample in range(len(series)):
@@ -258,10 +270,12 @@ def _pieces(series: Series, window: int, phase: int) -> Series:
         cuts = [begin, *(cut for cut in range(first, end, window) if cut > begin)]
         starts += cuts
         owner += [sample] * len(cuts)
-    return replace(
-        series,
-        ids=np.arange(len(starts)),
-        groups=series.groups[owner],
-        offsets=np.append(starts, len(series.times)).astype(np.int64),
-        statics=series.statics[owner],
+    return labelled(
+        replace(
+            series,
+            ids=np.arange(len(starts)),
+            groups=series.groups[owner],
+            offsets=np.append(starts, len(series.times)).astype(np.int64),
+            statics=series.statics[owner],
+        )
     )

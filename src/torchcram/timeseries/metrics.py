@@ -55,10 +55,10 @@ def macro_f1(labels: Array, probabilities: Array) -> float:
     return float(np.mean(found))
 
 
-def log_loss(labels: Array, probabilities: Array) -> float:
-    """Mean negative log-likelihood, in nats."""
-    given = np.take_along_axis(probabilities, labels[:, None], axis=1)
-    return float(-np.log(np.clip(given, 1e-12, 1)).mean())
+def log_loss(labels: Array, probabilities: Array, weights: Array | None = None) -> float:
+    """Mean negative log-likelihood, in nats; weights: what a label of each class counts."""
+    given = np.take_along_axis(probabilities, labels[:, None], axis=1)[:, 0]
+    return float(-np.average(np.log(np.clip(given, 1e-12, 1)), weights=None if weights is None else weights[labels]))
 
 
 CLASSIFYING: Mapping[str, Measure] = {
@@ -81,8 +81,9 @@ class Interval:
     low: float
     high: float
 
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
+    def without(self, value: float) -> bool:
+        """Whether it is all above the value, or all below; not if it could not be told."""
+        return self.low > value or self.high < value
 
 
 def interval(

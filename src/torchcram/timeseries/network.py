@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torchcram.config import BaselineConfig, CramConfig, InputConfig, OutputConfig, TokenField
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline, build
+from torchcram.models.inputs import Inputs
 from torchcram.models.sequence import SequenceOutput
 from torchcram.strict import StrictConfig, check_choice, check_integer, check_number, reject
 from torchcram.timeseries.batches import Batch
+from torchcram.timeseries.series import UNKNOWN
 from torchcram.timeseries.summaries import FEATURES, running
 
 Features = Literal["summaries", "values"]
-Answer = Literal["last", "mean"]
+Place = Literal["last", "mean"]
 Layout = Literal["grid", "events"]
 
 HEAD, WHICH = "label", "channel"
@@ -35,7 +37,7 @@ class NetworkConfig(StrictConfig):
     classes: int
     per_step: bool = False
     """One answer for each time stamp; else one for a sample."""
-    answer: Answer = "last"
+    answer: Place = "last"
     """Where a sample's one answer comes from: its `last` time stamp, or the `mean` over all."""
     layout: Layout = "grid"
     """What a token is: `grid`, a time stamp with all that was measured then; `events`, a single measurement."""
@@ -52,10 +54,13 @@ class NetworkConfig(StrictConfig):
         check_integer("statics", self.statics, 0)
         check_integer("classes", self.classes, 2)
         check_choice("features", self.features, Features)
-        check_choice("answer", self.answer, Answer)
+        check_choice("answer", self.answer, Place)
         check_choice("layout", self.layout, Layout)
         if self.layout == "events" and self.per_step:
             reject("layout", self.layout, "'grid' for an answer a time stamp")
+        uncertain = isinstance(self.model, BaselineConfig) and self.model.mixer == "entropy"
+        if uncertain and self.output.kind == "classification":
+            reject("answer", self.answer, "'last' for a model that looks back where it is uncertain of its answer")
         check_number("hide", self.hide, 0, 0.9)
 
     @property
@@ -80,6 +85,27 @@ class NetworkConfig(StrictConfig):
         return self.override({"model": model.override(changes)})
 
 
+class Answer(NamedTuple):
+    """What a network says of a batch."""
+
+    logits: Tensor
+    """[B, K], or [B, N, K] for an answer a time stamp."""
+    out: SequenceOutput[Any, Any] | None = None
+    """What its model told; None for a network that is not one of this project's models."""
+    early: tuple[Tensor, ...] = ()
+    """In training: what heads further down would answer, which are trained as well."""
+
+
+class _Tokens(NamedTuple):
+    """What the model sees of a batch."""
+
+    inputs: Inputs
+    dt: Tensor
+    mask: Tensor
+    last: Tensor
+    """[B]: a sample's last token."""
+
+
 class Network(nn.Module):
     """A `SequenceModel` behind features of what was measured."""
 
@@ -91,27 +117,14 @@ class Network(nn.Module):
         self.model = build(config.model)
         self.model.check_values = False  # what features are made of is checked where it comes in
 
-    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> tuple[Tensor, SequenceOutput[Any, Any]]:
-        """Logits [B, K], or [B, N, K] for an answer a time stamp; and all that the model told."""
-        out = self.told(batch, policy)
-        return self.pick(out.predictions[HEAD], batch), out
-
-    def told(
-        self, batch: Batch, policy: RoutingPolicy | None = None, *, keep_state: bool = False
-    ) -> SequenceOutput[Any, Any]:
-        """What the model makes of a batch."""
-        inputs, dt, mask = self._events(batch) if self.config.layout == "events" else self._grid(batch)
-        out: SequenceOutput[Any, Any] = self.model(inputs, dt=dt, mask=mask, policy=policy, keep_state=keep_state)
-        return out
-
-    def pick(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The answers that count, of those that a head gives: of a sample's last time stamp, unless all do."""
-        if self.config.per_step or logits.dim() == 2:
-            return logits
-        last = batch.last
-        if self.config.layout == "events":
-            last = ((~batch.values.isnan()).sum((1, 2)) - 1).clamp_min(0)
-        return logits[torch.arange(len(logits), device=logits.device), last]
+    def forward(self, batch: Batch, policy: RoutingPolicy | None = None, *, keep_state: bool = False) -> Answer:
+        """What it says of a batch; where an answer is asked for, the policy is told."""
+        tokens = self._events(batch) if self.config.layout == "events" else self._grid(batch)
+        if policy is not None:
+            policy = replace(policy, asked=self._asked(batch, tokens))
+        out = self.model(tokens.inputs, dt=tokens.dt, mask=tokens.mask, policy=policy, keep_state=keep_state)
+        early = tuple(self._pick(answers[HEAD], tokens) for answers in out.early)
+        return Answer(self._pick(out.predictions[HEAD], tokens), out, early)
 
     def inputs(self, batch: Batch) -> Tensor:
         """[B, N, inputs]: what the model sees on a grid."""
@@ -120,10 +133,23 @@ class Network(nn.Module):
             parts.append(running(batch.values, batch.times))
         return torch.cat(parts, dim=-1)
 
-    def _grid(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self._hidden(self.inputs(batch)), batch.dt, batch.mask
+    def _pick(self, logits: Tensor, tokens: _Tokens) -> Tensor:
+        """The answers that count, of those that a head gives: of a sample's last token, unless all do."""
+        if self.config.per_step or logits.dim() == 2:
+            return logits
+        return logits[torch.arange(len(logits), device=logits.device), tokens.last]
 
-    def _events(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def _asked(self, batch: Batch, tokens: _Tokens) -> Tensor:
+        """[B, tokens] bool: where an answer is scored."""
+        if batch.labels.dim() == 2:
+            return batch.labels != UNKNOWN
+        place = torch.arange(tokens.mask.shape[1], device=tokens.mask.device)
+        return (place == tokens.last.unsqueeze(1)) & (batch.labels != UNKNOWN).unsqueeze(1) & tokens.mask
+
+    def _grid(self, batch: Batch) -> _Tokens:
+        return _Tokens(self._hidden(self.inputs(batch)), batch.dt, batch.mask, batch.last)
+
+    def _events(self, batch: Batch) -> _Tokens:
         """Every measurement a token, in the order of time, then of channels."""
         measured = ~batch.values.isnan()
         if self.training and self.config.hide > 0:
@@ -137,7 +163,8 @@ class Network(nn.Module):
         times = batch.times.gather(1, order // self.config.channels)
         told = torch.cat([value.unsqueeze(-1), times.log1p().unsqueeze(-1), _statics(batch, order.shape[1])], dim=-1)
         dt = torch.diff(times, dim=1, prepend=times[:, :1]).masked_fill(~mask, 0)
-        return {WHICH: order % self.config.channels, "channels": told}, dt, mask
+        inputs = {WHICH: order % self.config.channels, "channels": told}
+        return _Tokens(inputs, dt, mask, (count - 1).clamp_min(0))
 
     def _hidden(self, inputs: Tensor) -> Tensor:
         if not self.training or self.config.hide == 0:

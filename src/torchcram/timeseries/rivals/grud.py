@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from torchcram.memory import RoutingPolicy
 from torchcram.timeseries.batches import Batch
+from torchcram.timeseries.network import Answer
 from torchcram.timeseries.rivals.statics import with_statics
 
 _FIRST_DECAY = 0.01  # of a step: little is lost, and the gradient of max(0, ·) is not 0
@@ -69,13 +70,13 @@ class GruD(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(hidden + 2 * statics, classes)
 
-    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> tuple[Tensor, None]:
+    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> Answer:
         """Logits [B, K] after the last time stamp, or [B, N, K] after each; there is nothing to route."""
         states = self._states(batch)
         if not self.per_step:
             states = states[torch.arange(len(states), device=states.device), batch.last]
         logits: Tensor = self.out(self.dropout(with_statics(states, batch.statics)))
-        return logits, None
+        return Answer(logits)
 
     def _states(self, batch: Batch) -> Tensor:
         """[B, N, hidden]: what is known after each time stamp."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchcram.memory import RoutingPolicy
 from torchcram.timeseries.batches import Batch
+from torchcram.timeseries.network import Answer
 from torchcram.timeseries.rivals.statics import with_statics
 
 _FLOOR = -60.0  # weights are at least e^-60 of the largest, so that no channel's sum of them vanishes in float32
@@ -73,13 +74,13 @@ class Mtand(nn.Module):
                 nn.Linear(told, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, classes)
             )
 
-    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> tuple[Tensor, None]:
+    def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> Answer:
         """Logits [B, K], or [B, N, K] for an answer a time stamp; there is nothing to route."""
         times = batch.times / self.span
         states, last = self.recurrent(self._attended(batch, times))
         hidden = states if self.per_step else last.squeeze(0)
         logits: Tensor = self.out(self.dropout(with_statics(hidden, batch.statics)))
-        return logits, None
+        return Answer(logits)
 
     def _attended(self, batch: Batch, times: Tensor) -> Tensor:
         """[B, queries, hidden]: what attention finds for each query."""
