@@ -92,7 +92,7 @@ def test_worse_than_chance_is_not_better_than_chance():
     assert timeseries.warnings(rows) == [
         "split 1: `mamba` is not clearly better than chance in AUROC",
         "split 1: `mamba` is not clearly better than chance in Brier",
-        "split 1: intervals are over 3 groups, and so rough",
+        "split 1: only 3 groups, so single samples were resampled",
     ]
 
 

@@ -72,6 +72,12 @@ def test_differences_are_paired_and_summed_up():
     assert (overall["splits"], overall["ahead"], overall["clear"]) == (2, 0.5, 1)
 
 
+def test_samples_are_resampled_where_groups_are_few():
+    series = as_series({**made.classes(40), "groups": np.arange(40) // 4})
+    assert len(np.unique(compare._groups(series))) == 10
+    assert len(np.unique(compare._groups(series.take(np.arange(36))))) == 36
+
+
 def test_models_that_were_judged_on_other_samples_are_not_compared():
     every = [said("cram", [0.1, 0.9, 0.2, 0.8]), said("trees", [0.1, 0.9, 0.2, 0.8], labels=(1, 0, 0, 1))]
     with pytest.raises(ValueError, match="trees was judged on other samples of split 1 than cram"):

@@ -109,6 +109,14 @@ def test_pieces_are_cut_elsewhere_each_time_and_keep_their_labels():
     assert fit.consolidator.steps <= fit.steps
 
 
+def test_long_samples_come_in_smaller_batches():
+    short, long = as_series(made.classes(96)), as_series(made.labels(20, 100), per_step=True)
+    assert Fitting(cram(short), short, short, FitConfig(batch=16)).batch == 16
+    fit = Fitting(cram(long), long, long, FitConfig(batch=16, positions=500))
+    assert fit.batch == 5
+    assert fit.steps == fit.epochs * 4
+
+
 def test_checks_see_all_kinds_of_samples(monkeypatch):
     monkeypatch.setattr(fitting, "_CHECKED", 200)
     data = made.classes(100)

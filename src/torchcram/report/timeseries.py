@@ -71,7 +71,9 @@ def warnings(rows: Sequence[Row]) -> list[str]:
                 told.append(f"split {row['split']}: {_who(row)} is not clearly better than chance in {MEASURES[name]}")
     for split, count in {row["split"]: row["groups"] for row in models if "groups" in row}.items():
         if count < _FEW:
-            told.append(f"split {split}: intervals are over {count} groups, and so rough")
+            told.append(
+                f"split {split}: only {count} group{'s' if count > 1 else ''}, so single samples were resampled"
+            )
     return told
 
 

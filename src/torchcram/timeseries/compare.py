@@ -33,6 +33,9 @@ RIVALS = tuple(_RIVALS)
 MODELS = (*TABULAR, *RIVALS, *BASELINES, "cram")
 """All that can be compared, by name."""
 
+FEW = 10
+"""Groups: with fewer, single samples are resampled."""
+
 ROUTED = "routed"
 
 
@@ -256,8 +259,9 @@ class _Networks:
 
 
 def _groups(series: Series) -> Array:
-    """[labels]: of each label."""
-    return np.repeat(series.groups, series.lengths) if series.per_step else series.groups
+    """[labels]: of each label, what is resampled: groups, or samples where groups are too few to."""
+    owner = series.groups if len(np.unique(series.groups)) >= FEW else series.ids
+    return np.repeat(owner, series.lengths) if series.per_step else owner
 
 
 def _parameters(fitted: Any) -> int | None:

@@ -41,6 +41,9 @@ class FitConfig(StrictConfig):
     patience: int = 5
     """Epochs without a better validation loss before it ends early; counted once reads have their price."""
     batch: int = 64
+    """Samples a step; fewer if they are long."""
+    positions: int = 8192
+    """Time stamps a step, about, at most."""
     rate: float = 1e-3
     decay: float = 0.01
     balance: float = 0.0
@@ -53,13 +56,13 @@ class FitConfig(StrictConfig):
     """How much worse than dense reading the model may be, in nats a label."""
     price: float = 0.02
     """The most a read may cost, in nats."""
-    window: int = 1024
+    window: int = 512
     """Longer samples with a label a time stamp are cut to so many for training."""
     seed: int = 0
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("patience", 1), ("batch", 1), ("window", 2), ("seed", 0)):
+        for name, least in (("epochs", 1), ("patience", 1), ("batch", 1), ("positions", 1), ("window", 2), ("seed", 0)):
             if name != "epochs" or self.epochs is not None:
                 check_integer(name, getattr(self, name), least)
         check_number("rate", self.rate, 0, open_low=True)
@@ -116,7 +119,9 @@ class Fitting:
         self.rng = np.random.default_rng(config.seed)
         self.train, self.val = labelled(train), labelled(val)
         self.weights = _weights(train, config.balance)
-        each = math.ceil(len(_pieces(self.train, config.window, 1)) / config.batch)
+        pieces = _pieces(self.train, config.window, 1)
+        self.batch = max(1, min(config.batch, round(config.positions / float(pieces.lengths.mean()))))
+        each = math.ceil(len(pieces) / self.batch)
         self.epochs = config.epochs if config.epochs is not None else max(_EPOCHS, math.ceil(_STEPS / each))
         self.steps = self.epochs * each
         adaptive = isinstance(getattr(getattr(network, "config", None), "model", None), CramConfig)
@@ -144,7 +149,7 @@ class Fitting:
         kept, least, since = None, math.inf, 0
         for number in range(self.epochs):
             pieces = _pieces(self.train, c.window, int(self.rng.integers(c.window)) if number else 0)
-            losses = [self._step(pieces, samples) for samples in shuffled(pieces.lengths, c.batch, self.rng)]
+            losses = [self._step(pieces, samples) for samples in shuffled(pieces.lengths, self.batch, self.rng)]
             val_loss, ledger = self._loss_of(self.val)
             # Before reads have their price, a model is not yet what it will be.
             final = self.consolidator.config.schedule == "plain" or self.consolidator.progress == 1
