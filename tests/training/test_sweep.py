@@ -103,6 +103,15 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path):
     assert next(job.commands("cpu", 4))[-1] == "--resume"
 
 
+def test_a_sweep_ends_in_time_and_goes_on_with_the_same_command(tmp_path):
+    words = ["--vary", "seed=0,1", "--set", "steps=100000", "--workers", "1"]
+    done = sweep(tmp_path / "runs", *words, "--minutes", "0.25")
+    assert done.exit_code == 1
+    assert "2 of 2 runs are not done; the same command goes on with them" in done.output
+    assert (tmp_path / "runs" / "seed=0.log").exists()
+    assert not (tmp_path / "runs" / "seed=1").exists()
+
+
 def test_a_folder_holds_one_sweep(tmp_path):
     out = tmp_path / "runs"
     assert sweep(out, "--vary", "seed=0", "--set", "steps=1").exit_code == 0

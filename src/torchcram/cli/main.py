@@ -113,6 +113,9 @@ def sweep(
     schedule: Annotated[str | None, typer.Option(help="As for train.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting of all runs.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 2,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop all runs after so long, with checkpoints to go on from.")
+    ] = None,
     rows: Annotated[int, typer.Option(help="Held-out sequences each is evaluated on.", min=1)] = 512,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: JsonFile = None,
@@ -131,6 +134,7 @@ def sweep(
         rows=rows,
         device=device,
         json=json,
+        minutes=minutes,
     )
     if not done:
         raise typer.Exit(1)

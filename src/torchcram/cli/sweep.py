@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,18 @@ def run(
     rows: int,
     device: str,
     json: Path | None,
+    minutes: float | None = None,
 ) -> bool:
-    """Run every combination of what is varied, and show one table. Returns whether all came to their end."""
+    """Run every combination of what is varied, and show one table. Returns whether all came to their end.
+
+    minutes: after so long all runs are stopped, with checkpoints.
+    """
     prepare(device)
     given = {name: value for name, value in options.items() if value is not None}
     every = jobs(task, out, _varied(vary), fixed=changes, options=given)
     console = Console(highlight=False, stderr=str(json) == "-")
     sweep = Sweep(every, workers=workers, device=device, rows=rows)
-    with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"):
+    with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"), _later(minutes, sweep.stop):
         rows_by_name: dict[str, dict[str, Any]] = {}
         for job, row in sweep.run(lambda job, text: console.print(f"[red]{job.folder.name}: {text}")):
             if row is not None:
@@ -51,6 +57,20 @@ def run(
     if left:
         console.print(f"{left} of {len(every)} runs are not done; the same command goes on with them")
     return not left
+
+
+@contextmanager
+def _later(minutes: float | None, act: Callable[[], None]) -> Iterator[None]:
+    """Act after so many minutes, unless it is over before."""
+    timer = threading.Timer(60 * minutes, act) if minutes is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _varied(vary: Sequence[str]) -> dict[str, list[str]]:
