@@ -29,12 +29,9 @@ def test_a_grid_tells_values_time_statics_and_summaries():
     seen = network().inputs(batch())
     assert seen.shape == (2, 3, 2 + 1 + 4 + 2 * len(FEATURES))
     np.testing.assert_array_equal(seen[0, 1, :2], [NAN, 2])
-    assert seen[:, 0, 2:6].tolist() == [[5, 0, 1, 0], [0, 8, 0, 1]]
-    assert seen[0, :, 6].tolist() == pytest.approx([0, np.log(2), np.log(4)])
+    assert seen[0, :, 2].tolist() == pytest.approx([0, np.log(2), np.log(4)])
+    assert seen[:, 0, 3:7].tolist() == [[5, 0, 1, 0], [0, 8, 0, 1]]
     assert network(features="values").inputs(batch()).shape[2] == 7
-    assert (
-        network(features="values", per_step=True).inputs(batch()).shape[2] == 6
-    )  # pieces of samples know no beginning
 
 
 def test_events_are_in_the_order_of_time_then_of_channels():

@@ -70,12 +70,7 @@ class NetworkConfig(StrictConfig):
             which = TokenField(name=WHICH, vocabulary=self.channels)
             return InputConfig(tokens=(which,), channels=2 + 2 * self.statics)
         each = 1 + (len(FEATURES) if self.features == "summaries" else 0)
-        return InputConfig(channels=each * self.channels + self.clock + 2 * self.statics, missing="nan")
-
-    @property
-    def clock(self) -> bool:
-        """Whether it is told the time since a sample began: not where it learns from pieces of samples."""
-        return not self.per_step
+        return InputConfig(channels=each * self.channels + 1 + 2 * self.statics, missing="nan")
 
     @property
     def output(self) -> OutputConfig:
@@ -133,9 +128,7 @@ class Network(nn.Module):
 
     def inputs(self, batch: Batch) -> Tensor:
         """[B, N, inputs]: what the model sees on a grid."""
-        parts = [batch.values, _statics(batch, batch.values.shape[1])]
-        if self.config.clock:
-            parts.append(batch.times.log1p().unsqueeze(-1))
+        parts = [batch.values, batch.times.log1p().unsqueeze(-1), _statics(batch, batch.values.shape[1])]
         if self.config.features == "summaries":
             parts.append(running(batch.values, batch.times))
         return torch.cat(parts, dim=-1)
