@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.timeseries import made
 from torchcram.timeseries import UNKNOWN, as_series, estimators, fitting
-from torchcram.timeseries.batches import usual_gap
+from torchcram.timeseries.batches import pad, usual_gap
 from torchcram.timeseries.fitting import FitConfig, Fitting, labelled
 from torchcram.timeseries.network import Answer, Network, NetworkConfig
 from torchcram.timeseries.scaling import Scaling
@@ -89,7 +89,8 @@ def test_samples_without_a_label_are_left_out():
     y[2, 3:] = np.nan
     series = as_series({"X": data["X"], "y": y}, per_step=True)
     assert labelled(series).ids.tolist() == [0, 2, 3, 4, 5]
-    pieces = fitting._pieces(labelled(series), 3, 0)
+    pieces, begins = fitting._pieces(labelled(series), 3, 0)
+    assert begins.tolist() == [0] * len(pieces)
     assert pieces.lengths.tolist() == [3, 3, 2, 3, *[3, 3, 2] * 3]
     assert (np.logical_or.reduceat(pieces.labels != UNKNOWN, pieces.offsets[:-1])).all()
     epochs = list(Fitting(cram(series), series, series, FitConfig(epochs=2, batch=2, window=3)).run())
@@ -99,7 +100,11 @@ def test_samples_without_a_label_are_left_out():
 def test_pieces_are_cut_elsewhere_each_time_and_keep_their_labels():
     series = as_series(made.labels(3, 20), per_step=True)
     for phase in (0, 1, 5, 7):
-        pieces = fitting._pieces(series, 8, phase)
+        pieces, begins = fitting._pieces(series, 8, phase)
+        assert begins.tolist() == [0] * len(pieces)  # time goes on from piece to piece
+        last = pad(pieces, np.array([len(pieces) - 1]), begins=begins)
+        assert last.times[0, -1] == 19
+        assert last.dt[0, 0] == 0
         assert pieces.lengths.max() <= 8
         np.testing.assert_array_equal(pieces.labels, series.labels)
         np.testing.assert_array_equal(pieces.times, series.times)

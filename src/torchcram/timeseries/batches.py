@@ -45,15 +45,25 @@ class Batch:
         return (self.labels != UNKNOWN).sum()
 
 
-def pad(series: Series, samples: Array, *, unit: float = 1.0, device: torch.device | str = "cpu") -> Batch:
-    """Some samples; times are told in multiples of `unit`."""
+def pad(
+    series: Series,
+    samples: Array,
+    *,
+    unit: float = 1.0,
+    begins: Array | None = None,
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Some samples; times are told in multiples of `unit`.
+
+    begins: [S], when each sample of the series began; default: at its first time stamp.
+    """
     lengths = series.lengths[samples]
     size = len(samples), int(lengths.max())
     mask = np.arange(size[1]) < lengths[:, None]
     # Row numbers of real places in their order; padding repeats its sample's last.
     rows = series.offsets[samples][:, None] + np.minimum(np.arange(size[1]), lengths[:, None] - 1)
     values = np.where(mask[..., None], series.values[rows], np.float32(np.nan))
-    begin = series.times[series.offsets[samples]]
+    begin = series.times[series.offsets[samples]] if begins is None else begins[samples]
     times = ((series.times[rows] - begin[:, None]) / unit).astype(np.float32)
     labels = np.where(mask, series.labels[rows], UNKNOWN) if series.per_step else series.labels[samples]
     tensors = {

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -120,8 +121,8 @@ class Fitting:
         self.train, self.val = labelled(train), labelled(val)
         self.weights = _weights(train, config.balance)
         pieces = _pieces(self.train, config.window, 1)
-        self.batch = max(1, min(config.batch, round(config.positions / float(pieces.lengths.mean()))))
-        each = math.ceil(len(pieces) / self.batch)
+        self.batch = max(1, min(config.batch, round(config.positions / float(pieces.series.lengths.mean()))))
+        each = math.ceil(len(pieces.series) / self.batch)
         self.epochs = config.epochs if config.epochs is not None else max(_EPOCHS, math.ceil(_STEPS / each))
         self.steps = self.epochs * each
         adaptive = isinstance(getattr(getattr(network, "config", None), "model", None), CramConfig)
@@ -149,7 +150,8 @@ class Fitting:
         kept, least, since = None, math.inf, 0
         for number in range(self.epochs):
             pieces = _pieces(self.train, c.window, int(self.rng.integers(c.window)) if number else 0)
-            losses = [self._step(pieces, samples) for samples in shuffled(pieces.lengths, self.batch, self.rng)]
+            batches = shuffled(pieces.series.lengths, self.batch, self.rng)
+            losses = [self._step(pieces, samples) for samples in batches]
             val_loss, ledger = self._loss_of(self.val)
             # Before reads have their price, a model is not yet what it will be.
             final = self.consolidator.config.schedule == "plain" or self.consolidator.progress == 1
@@ -173,12 +175,12 @@ class Fitting:
             raise FloatingPointError("the loss was never finite; a smaller learning rate may help")
         self.network.load_state_dict(kept)
 
-    def _step(self, series: Series, samples: Array) -> float:
+    def _step(self, pieces: _Pieces, samples: Array) -> float:
         c, step = self.config, self.consolidator.steps
         for group in self.optimizer.param_groups:
             group["lr"] = optimizer.rate(self.optimizing, step, self.steps) * group["scale"]
         self.network.train()
-        batch = pad(series, samples, unit=self.unit, device=self.device)
+        batch = pad(pieces.series, samples, unit=self.unit, begins=pieces.begins, device=self.device)
         scored = batch.scored
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
             answer = self.network(batch, self.consolidator.policy(scored))
@@ -264,10 +266,18 @@ def _weights(train: Series, balance: float) -> Array:
     return np.asarray(weight * counts.sum() / (weight * counts).sum())
 
 
-def _pieces(series: Series, window: int, phase: int) -> Series:
+class _Pieces(NamedTuple):
+    """Samples to learn from, and when those they are pieces of began."""
+
+    series: Series
+    begins: Array
+
+
+def _pieces(series: Series, window: int, phase: int) -> _Pieces:
     """Long samples with a label a time stamp in pieces of at most `window`, the first of `phase` if that is not 0."""
+    begins = series.times[series.offsets[:-1]]
     if not series.per_step or int(series.lengths.max()) <= window:
-        return series
+        return _Pieces(series, begins)
     starts, owner = [], []
     for sample in range(len(series)):
         begin, end = _bounds(series, sample)
@@ -275,7 +285,7 @@ def _pieces(series: Series, window: int, phase: int) -> Series:
         cuts = [begin, *(cut for cut in range(first, end, window) if cut > begin)]
         starts += cuts
         owner += [sample] * len(cuts)
-    return labelled(
+    cut = labelled(
         replace(
             series,
             ids=np.arange(len(starts)),
@@ -284,3 +294,4 @@ def _pieces(series: Series, window: int, phase: int) -> Series:
             statics=series.statics[owner],
         )
     )
+    return _Pieces(cut, begins[owner][cut.ids])
