@@ -202,3 +202,15 @@ def test_a_main_head_that_is_not_there_is_told():
     c = Consolidator(ConsolidationConfig(check_every=1), main="nope")
     with pytest.raises(ValueError, match="main = 'nope' is not a head; heads: "):
         c.step(competent)
+
+
+def test_a_loop_can_release_for_reasons_of_its_own():
+    consolidator = Consolidator(ConsolidationConfig(ramp=10))
+    consolidator.steps = 7
+    consolidator.release({"label": 0.3})
+    assert (consolidator.released_at, consolidator.phase) == (7, Phase.CONSOLIDATE)
+    assert consolidator.controller.at_release == {"label": 0.3}
+    consolidator.steps = 9
+    consolidator.release()  # once is enough
+    assert consolidator.released_at == 7
+    assert consolidator.progress == pytest.approx(0.2)

@@ -8,7 +8,7 @@ import torch
 
 from tests.timeseries import made
 from torchcram import CramClassifier, CramLabeller
-from torchcram.timeseries import as_series, estimators
+from torchcram.timeseries import as_series, estimators, parts
 
 QUICK = {"device": "cpu", "progress": False, "rate": 3e-3}
 
@@ -237,14 +237,14 @@ def test_groups_and_rare_classes_are_parted_with_care():
     data = made.classes(60)
     rare = {**data, "y": (np.arange(60) < 8).astype(int)}
     for seed in range(5):
-        learned, chosen = estimators._parted(as_series(rare), seed)
+        learned, chosen = parts.parted(as_series(rare), seed)
         assert np.bincount(learned.labels).tolist() == [44, 7]
         assert np.bincount(chosen.labels).tolist() == [8, 1]
     people = as_series({**data, "groups": np.arange(60) // 6})
-    learned, chosen = estimators._parted(people, 0)
+    learned, chosen = parts.parted(people, 0)
     assert not set(learned.groups.tolist()) & set(chosen.groups.tolist())
     with pytest.raises(ValueError, match="too few samples to keep some apart"):
-        estimators._parted(as_series({**data, "groups": [0] * 60}), 0)
+        parts.parted(as_series({**data, "groups": [0] * 60}), 0)
 
 
 def test_a_fit_leaves_torchs_numbers_alone_and_a_failed_one_the_model(monkeypatch):

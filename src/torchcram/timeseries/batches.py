@@ -35,6 +35,11 @@ class Batch:
         return torch.diff(self.times, dim=1, prepend=self.times[:, :1])
 
     @property
+    def known_statics(self) -> Tensor:
+        """[B, 2 F]: the statics, 0 where unknown, and behind them whether they are known."""
+        return torch.cat([self.statics.nan_to_num(), (~self.statics.isnan()).to(self.statics.dtype)], dim=-1)
+
+    @property
     def last(self) -> Tensor:
         """[B]: where each sample's last time stamp is."""
         return (self.mask.sum(1) - 1).clamp_min(0)

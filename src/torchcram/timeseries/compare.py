@@ -17,15 +17,16 @@ from torch import nn
 from torchcram.config import BASELINES
 from torchcram.files import replacing
 from torchcram.ledger import Ledger
-from torchcram.results import Row
+from torchcram.results import ROUTED, Row
 from torchcram.strict import reject
 from torchcram.timeseries.batches import usual_gap
-from torchcram.timeseries.estimators import SETTINGS, CramClassifier, CramLabeller
+from torchcram.timeseries.estimators import CramClassifier, CramLabeller
 from torchcram.timeseries.fitting import FitConfig, Fitting, predict
 from torchcram.timeseries.metrics import CLASSIFYING, LABELLING, difference, interval, log_loss
 from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
+from torchcram.timeseries.settings import SETTINGS
 
 TABULAR = ("majority", "logistic", "trees")
 _RIVALS: Mapping[str, Any] = {"gru-d": GruD, "mtand": Mtand}
@@ -35,8 +36,6 @@ MODELS = (*TABULAR, *RIVALS, *BASELINES, "cram")
 
 FEW = 10
 """Groups: with fewer, single samples are resampled."""
-
-ROUTED = "routed"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

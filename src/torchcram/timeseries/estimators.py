@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,42 +23,20 @@ from torchcram.files import replacing
 from torchcram.ledger import Ledger
 from torchcram.memory import EPISODIC, SEMANTIC, BlockState, RoutingPolicy
 from torchcram.models import Cram
-from torchcram.strict import StrictConfig, check_flag, check_integer, reject
+from torchcram.strict import reject
 from torchcram.timeseries.arrays import Placed, as_series, class_names, gathered, placed
 from torchcram.timeseries.batches import pad, usual_gap
-from torchcram.timeseries.fitting import Epoch, FitConfig, Fitting, predict
+from torchcram.timeseries.fitting import Epoch, Fitting, predict
 from torchcram.timeseries.metrics import accuracy
 from torchcram.timeseries.network import Layout, Network, NetworkConfig
+from torchcram.timeseries.parts import alike, parted, same_names
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series
+from torchcram.timeseries.settings import EstimatorConfig, configure
 
 VERSION = 1
 _FORMAT = "torchcram-estimator"
 _CONFIG, _SCALING = "estimator.json", "scaling.safetensors"
-_HELD_OUT = 0.15  # share of the groups to choose by, where a user gives none
-
-
-@dataclass(frozen=True, kw_only=True)
-class EstimatorConfig(StrictConfig):
-    """What an estimator is made with."""
-
-    model: str = "cram"
-    """`cram`, or a baseline (`torchcram.config.BASELINES`) with as many parameters."""
-    preset: str = "tiny"
-    """Size of the model."""
-    members: int = 1
-    """Models that are fitted, with one seed after another, and whose probabilities are averaged."""
-    network: dict[str, Any] = field(default_factory=dict)
-    """Settings of `NetworkConfig`: `layout`, `features`, `answer`, `hide`."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Settings of the model by dotted name, e.g. `{"episodic.slots": 64}`."""
-    fit: FitConfig = field(default_factory=FitConfig)
-    progress: bool = True
-    """Show a bar."""
-
-    def __post_init__(self) -> None:
-        check_integer("members", self.members, 1)
-        check_flag("progress", self.progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +65,7 @@ class _Estimator:
         device: `cpu` or `cuda`; default: the GPU if there is one.
         """
         self._given = {"device": device, **settings}
-        self.config = _config({**self.defaults, **settings})
+        self.config = configure({**self.defaults, **settings})
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         self.device = torch.device(chosen)
         self.history: list[list[Epoch]] = []
@@ -115,11 +93,11 @@ class _Estimator:
         val, y = _sorted_out(val, y)
         series, names = self._learned(X, y)
         if val is None:
-            series, other = _parted(series, self.config.fit.seed)
+            series, other = parted(series, self.config.fit.seed)
         else:
             pair = val if isinstance(val, tuple) else (val, None)
             other = pair[0] if isinstance(pair[0], Series) else self._placed(gathered(*pair), names).series
-            _alike(series, other, "validation")
+            alike(series, other, "validation")
         scaling, unit = Scaling.fit(series), usual_gap(series)
         shape = {"channels": len(series.channels), "statics": len(series.static_names), "classes": len(series.classes)}
         config = NetworkConfig.from_dict({**shape, "per_step": self.per_step, **self.config.network}).with_model(
@@ -306,7 +284,7 @@ class _Estimator:
         if len(series.channels) != len(fitted.channels):
             expected = len(fitted.channels)
             raise ValueError(f"the data have {len(series.channels)} features; the model was fitted to {expected}")
-        _same_names(series.channels, fitted.channels)
+        same_names(series.channels, fitted.channels)
         return series, rows if self.per_step else None
 
     def _said(self, series: Series, reads: str) -> Array:
@@ -366,26 +344,6 @@ class _Fitted:
     channels: list[str]
 
 
-_HOMES: Mapping[str, frozenset[str]] = {
-    "network": frozenset({"layout", "features", "answer", "hide"}),
-    "fit": frozenset(FitConfig.__dataclass_fields__),
-    "": frozenset(EstimatorConfig.__dataclass_fields__) - {"network", "fit"},
-}
-SETTINGS = frozenset().union(*_HOMES.values())
-"""Names of all settings of an estimator."""
-
-
-def _config(settings: Mapping[str, Any]) -> EstimatorConfig:
-    """Settings by name, each put where it belongs."""
-    parts: dict[str, dict[str, Any]] = {home: {} for home in _HOMES}
-    for name, value in settings.items():
-        home = next((home for home, names in _HOMES.items() if name in names), None)
-        if home is None:
-            raise ValueError(f"{name} is not a setting; allowed: {', '.join(sorted(SETTINGS))}")
-        parts[home][name] = value
-    return EstimatorConfig.from_dict({**parts[""], "network": parts["network"], "fit": parts["fit"]})
-
-
 def _sorted_out(one: Any, other: Any) -> tuple[Any, Any]:
     """`val` and `y`, in whichever order they were given."""
     sets = [each for each in (one, other) if isinstance(each, Mapping | str | os.PathLike | Series | tuple)]
@@ -393,24 +351,6 @@ def _sorted_out(one: Any, other: Any) -> tuple[Any, Any]:
     if len(sets) > 1 or len(labels) > 1:
         raise ValueError("fit takes (train, val), (X, y) or (X, y, val)")
     return (sets[0] if sets else None), (labels[0] if labels else None)
-
-
-def _alike(series: Series, other: Series, what: str) -> None:
-    """Refuse samples that are not of the same kind."""
-    if len(other.channels) != len(series.channels):
-        raise ValueError(f"{what} has {len(other.channels)} features, training {len(series.channels)}")
-    _same_names(other.channels, series.channels)
-    if other.classes != series.classes:
-        raise ValueError(f"{what} has the classes {', '.join(other.classes)}, training {', '.join(series.classes)}")
-    if not (other.labels != UNKNOWN).any():
-        raise ValueError(f"the samples for {what} have no labels")
-
-
-def _same_names(channels: Sequence[str], fitted: Sequence[str]) -> None:
-    """Refuse channels of other names; those that are but numbers have none."""
-    numbers = [str(number) for number in range(len(fitted))]
-    if numbers not in (list(channels), list(fitted)) and list(channels) != list(fitted):
-        raise ValueError(f"the data have the channels {', '.join(channels)}; expected {', '.join(fitted)}")
 
 
 def _tokens(series: Series, layout: Layout, channels: Sequence[str]) -> tuple[Array, list[dict[str, float]]]:
@@ -424,31 +364,6 @@ def _tokens(series: Series, layout: Layout, channels: Sequence[str]) -> tuple[Ar
         for row in series.values
     ]
     return series.times, measured
-
-
-def _parted(series: Series, seed: int) -> tuple[Series, Series]:
-    """To learn from and to choose by; no group is in both, and where groups allow it every class is in each."""
-    names, number = np.unique(series.groups, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("there are too few samples to keep some apart; give val")
-    counts = np.zeros((len(names), len(series.classes)))
-    owner = np.repeat(number, series.lengths) if series.per_step else number
-    known = series.labels != UNKNOWN
-    np.add.at(counts, (owner[known], series.labels[known]), 1)
-    # A group goes by the rarest class that it has.
-    rarity = np.where(counts > 0, counts.sum(0), np.inf)
-    kind = rarity.argmin(1)
-    rng, kept = np.random.default_rng(seed), np.zeros(len(names), dtype=bool)
-    for each in np.unique(kind):
-        mine = rng.permutation(np.flatnonzero(kind == each))
-        kept[mine[: round(_HELD_OUT * len(mine))]] = True
-    if not kept.any():
-        kept[rng.integers(len(names))] = True
-    chosen = kept[number]
-    learned = series.take(np.flatnonzero(~chosen))
-    if len(np.unique(learned.labels[learned.labels != UNKNOWN])) < 2:
-        raise ValueError("there are too few samples to keep some apart and still tell classes apart; give val")
-    return learned, series.take(np.flatnonzero(chosen))
 
 
 @contextmanager

@@ -25,9 +25,9 @@ from torchcram.timeseries.series import UNKNOWN, Array, Series
 from torchcram.training import optimizer
 from torchcram.training.config import OptimizerConfig
 from torchcram.training.evaluate import evaluating
+from torchcram.training.loop import EARLY
 
 _EPOCHS, _STEPS = 10, 600  # at least, where nothing is said
-_EARLY = 0.5  # weight of what heads further down answer, all of them together
 _CHECK = 20  # steps between checks, at least
 _CHECKED = 50_000  # positions of a check, about
 _AT_ONCE = 16_384  # positions of a forward pass without gradients
@@ -186,7 +186,7 @@ class Fitting:
             answer = self.network(batch, self.consolidator.policy(scored))
             loss = self._loss(answer.logits, batch)
             for logits in answer.early:
-                loss = loss + _EARLY / len(answer.early) * self._loss(logits, batch)
+                loss = loss + EARLY / len(answer.early) * self._loss(logits, batch)
             if answer.out is not None:
                 positions = answer.out.timeline.mask.sum()
                 loss = loss + self.consolidator.loss(answer.out.losses, positions=positions, scored=scored)

@@ -106,6 +106,11 @@ class _Tokens(NamedTuple):
     """[B]: a sample's last token."""
 
 
+def beside(statics: Tensor, length: int) -> Tensor:
+    """[B, F] at each of so many positions: [B, length, F]."""
+    return statics.unsqueeze(1).expand(-1, length, -1)
+
+
 class Network(nn.Module):
     """A `SequenceModel` behind features of what was measured."""
 
@@ -128,7 +133,7 @@ class Network(nn.Module):
 
     def inputs(self, batch: Batch) -> Tensor:
         """[B, N, inputs]: what the model sees on a grid."""
-        parts = [batch.values, batch.times.log1p().unsqueeze(-1), _statics(batch, batch.values.shape[1])]
+        parts = [batch.values, batch.times.log1p().unsqueeze(-1), beside(batch.known_statics, batch.values.shape[1])]
         if self.config.features == "summaries":
             parts.append(running(batch.values, batch.times))
         return torch.cat(parts, dim=-1)
@@ -161,7 +166,9 @@ class Network(nn.Module):
         mask = torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
         value = batch.values.flatten(1).gather(1, order).masked_fill(~mask, 0)
         times = batch.times.gather(1, order // self.config.channels)
-        told = torch.cat([value.unsqueeze(-1), times.log1p().unsqueeze(-1), _statics(batch, order.shape[1])], dim=-1)
+        told = torch.cat(
+            [value.unsqueeze(-1), times.log1p().unsqueeze(-1), beside(batch.known_statics, order.shape[1])], dim=-1
+        )
         dt = torch.diff(times, dim=1, prepend=times[:, :1]).masked_fill(~mask, 0)
         inputs = {WHICH: order % self.config.channels, "channels": told}
         return _Tokens(inputs, dt, mask, (count - 1).clamp_min(0))
@@ -173,10 +180,3 @@ class Network(nn.Module):
         nothing = inputs.new_zeros(inputs.shape[2])
         nothing[: self.config.channels] = torch.nan  # as if it had not been measured
         return torch.where(hidden, nothing, inputs)
-
-
-def _statics(batch: Batch, length: int) -> Tensor:
-    """[B, length, 2 F]: what does not change in time, and whether it is known."""
-    known = ~batch.statics.isnan()
-    statics = torch.cat([batch.statics.nan_to_num(), known.to(batch.statics.dtype)], dim=-1)
-    return statics.unsqueeze(1).expand(-1, length, -1)

@@ -30,7 +30,8 @@ from torchcram.training.evaluate import Evaluation, evaluate
 from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
-_EARLY = 0.5  # weight of what heads further down answer, all of them together
+EARLY = 0.5
+"""Weight of what heads further down answer, all of them together."""
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
@@ -244,7 +245,7 @@ class Trainer:
                 out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
             positions = examples.kind.numel() * self.world.size
             loss = self.consolidator.loss(out.losses, positions=positions, scored=overall[self.task.main])
-            for predictions, weight in ((out.predictions, 1.0), *((p, _EARLY / len(out.early)) for p in out.early)):
+            for predictions, weight in ((out.predictions, 1.0), *((p, EARLY / len(out.early)) for p in out.early)):
                 for head, value in self.task.losses(predictions, examples).items():
                     part = processes.part_of_mean(value, scored[head], overall[head])
                     loss = loss + weight * self.task.weights[head] * part

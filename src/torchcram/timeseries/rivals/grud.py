@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from torchcram.memory import RoutingPolicy
 from torchcram.timeseries.batches import Batch
-from torchcram.timeseries.network import Answer
-from torchcram.timeseries.rivals.statics import with_statics
+from torchcram.timeseries.network import Answer, beside
 
 _FIRST_DECAY = 0.01  # of a step: little is lost, and the gradient of max(0, ·) is not 0
 
@@ -75,7 +74,9 @@ class GruD(nn.Module):
         states = self._states(batch)
         if not self.per_step:
             states = states[torch.arange(len(states), device=states.device), batch.last]
-        logits: Tensor = self.out(self.dropout(with_statics(states, batch.statics)))
+        statics = batch.known_statics.to(states.dtype)
+        told = beside(statics, states.shape[1]) if self.per_step else statics
+        logits: Tensor = self.out(self.dropout(torch.cat([states, told], dim=-1)))
         return Answer(logits)
 
     def _states(self, batch: Batch) -> Tensor:

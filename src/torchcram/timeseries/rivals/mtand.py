@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from torchcram.memory import RoutingPolicy
 from torchcram.timeseries.batches import Batch
-from torchcram.timeseries.network import Answer
-from torchcram.timeseries.rivals.statics import with_statics
+from torchcram.timeseries.network import Answer, beside
 
 _FLOOR = -60.0  # weights are at least e^-60 of the largest, so that no channel's sum of them vanishes in float32
 _WIDTH = 300  # of the classifier's layers, as in the authors' code
@@ -79,7 +78,9 @@ class Mtand(nn.Module):
         times = batch.times / self.span
         states, last = self.recurrent(self._attended(batch, times))
         hidden = states if self.per_step else last.squeeze(0)
-        logits: Tensor = self.out(self.dropout(with_statics(hidden, batch.statics)))
+        statics = batch.known_statics.to(hidden.dtype)
+        told = beside(statics, hidden.shape[1]) if self.per_step else statics
+        logits: Tensor = self.out(self.dropout(torch.cat([hidden, told], dim=-1)))
         return Answer(logits)
 
     def _attended(self, batch: Batch, times: Tensor) -> Tensor:
