@@ -28,6 +28,7 @@ def test_steps_are_timed_from_lesson_to_lesson_and_compared_to_the_first():
     assert first["more_than_first"] == 0
     assert second["more_than_first"] > 0
     assert second["step_ms"] / first["step_ms"] - 1 == pytest.approx(second["more_than_first"])
+    assert second["forward_ms"] / first["forward_ms"] == pytest.approx(second["forward_to_first"])
     assert (first["index_rank"], second["index_rank"]) == (0, 64)
 
 

@@ -50,7 +50,7 @@ ROWS = (
     row("final", "mamba", 0.71, 0.0),
     row("cost", "cram", 1, 1, state_length=131_072, state_bytes=2**20, tokens_per_second=123_456.0, forward_ms=1.25),
     row("curve", "mod", 0.95, 0.05, setting="capacity 5 %"),
-    row("cost", "mod", 1, 1, setting="capacity 5 %", forward_ms=2.0),
+    row("cost", "mod", 1, 1, setting="capacity 5 %", forward_ms=2.0, forward_to_first=1.6),
 )
 
 
@@ -61,7 +61,8 @@ def test_the_page_has_every_number():
         " 1.0 MiB | 123k | 1.2 |",
         "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 100 % | 1,234,567"
         " | – | – | – |",
-        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 |",
+        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 1.6 |",
+        "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – |",
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % | 99.99 % |",
         "| srcd | `transformer` without rotary | – | 1 | 99.50 % | 100 % | 8 | 50 % |",
@@ -108,6 +109,16 @@ def test_it_says_where_cram_is_not_ahead():
 def test_tasks_and_settings_are_kept_apart():
     rows = [row("final", "cram", 1.0, 0.1, task=task, setting=x) for task in ("a", "b") for x in ("", "y")]
     assert [len(group.rows) for group in baselines.groups(rows, "final")] == [1] * 4
+
+
+def test_longer_training_changes_no_time_and_the_first_seed_tells_of_a_rate():
+    longer = row("final", "cram", 1.0, 0.015, setting="steps=8000", seed=1)
+    again = row("rate", "mod", 0.1, 0.2, setting="capacity 12.5 %", rate=5e-4, seed=3)
+    first = row("rate", "mod", 0.3, 0.2, setting="capacity 12.5 %", rate=5e-4)
+    lines = baselines.page(*files(*ROWS, longer, first, again)).splitlines()
+    (line,) = [line for line in lines if line.startswith("| `cram` steps=8000 | 1 |")]
+    assert line.endswith("| 1.0 MiB | 123k | 1.2 |")
+    assert "| `mod` capacity 12.5 % | 30 % | 99.97 % |" in lines
 
 
 def test_a_file_that_is_something_else_is_refused():

@@ -19,8 +19,8 @@ _CHUNK = 2048  # positions of a long sequence fed at once
 def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None = None) -> list[Row]:
     """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is.
 
-    Also of a forward pass of as many sequences, as the model routes by itself, and with `state_length` the bytes of
-    the state after one sequence of so many positions.
+    Also of a forward pass of as many sequences, as the model routes by itself, and how many times the first's that is;
+    and with `state_length` the bytes of the state after one sequence of so many positions.
     """
     for trainer in trainers:
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
@@ -42,6 +42,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
             "tokens_per_second": trainer.config.batch * trainer.task.length / time,
             "more_than_first": time / each[0] - 1,
             "forward_ms": 1000 * forward,
+            "forward_to_first": forward / passes[0],
             **({"state_bytes": size, "state_length": state_length} if size is not None else {}),
         }
         for trainer, time, forward, size in zip(trainers, each, passes, sizes, strict=True)

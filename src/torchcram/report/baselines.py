@@ -70,7 +70,8 @@ after {state_length} positions. Speed: of a training step, and of a forward pass
 
 ### Quality against reads
 
-One seed for each setting of what trades attention for quality.
+One seed for each setting of what trades attention for quality, beside the models as they are above. Time is that of a
+forward pass of a batch, in units of CRAM's in the same run; of settings without one it was not taken.
 
 {curve}
 
@@ -140,7 +141,7 @@ def page(srcd: Row, mqar: Row) -> str:
     lengths = {row["state_length"] for group in costs for row in group.rows if "state_length" in row}
     if len(lengths) > 1:
         raise ValueError(f"states are of sequences of several lengths: {sorted(lengths)}")
-    by_setting = {(group.model, group.setting): group for group in costs}
+    by_setting = {_timed(group): group for group in costs}
     return _PAGE.format(
         state_length=f"{lengths.pop():,}" if lengths else "–",
         about=table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
@@ -149,7 +150,7 @@ def page(srcd: Row, mqar: Row) -> str:
         srcd_setting=_setting(srcd),
         srcd=_srcd_table(finals, by_setting),
         verdicts="\n".join(f"- {line}" for line in verdicts(finals)),
-        curve=_curve_table(groups(srcd["rows"], "curve"), by_setting),
+        curve=_curve_table(groups(srcd["rows"], "curve"), finals, by_setting),
         rates=_rates_table(srcd["rows"]),
     )
 
@@ -217,9 +218,15 @@ def _mqar_table(finals: Sequence[Group]) -> str:
     return table(heads, map(line, finals))
 
 
+def _timed(group: Group) -> tuple[str, str]:
+    """What its time depends on: not on how long it was trained."""
+    told = [part for part in group.setting.split(", ") if not part.startswith("steps=")]
+    return group.model, ", ".join(told)
+
+
 def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
     def line(group: Group) -> list[str]:
-        cost = costs.get((group.model, group.setting))
+        cost = costs.get(_timed(group))
         measured = {
             key: cost.median(key) if cost else None for key in ("state_bytes", "tokens_per_second", "forward_ms")
         }
@@ -242,20 +249,28 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
     return table(_COLUMNS, map(line, finals))
 
 
-def _curve_table(curve: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
+def _curve_table(curve: Sequence[Group], finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
+    """Settings of each model that has several, as it is otherwise among them, by their reads."""
+
     def line(group: Group) -> list[str]:
-        cost = costs.get((group.model, group.setting))
+        cost = costs.get(_timed(group))
         return [
             f"`{group.model}`",
-            group.setting,
+            group.setting or "as above",
             _percent(group.median("accuracy")),
             _percent(group.median("accuracy_novel")),
             _percent(group.reads),
             _percent(group.median("pairs")),
-            plain(cost.median("forward_ms") if cost else None, 1),
+            plain(cost.median("forward_to_first") if cost else None),
         ]
 
-    return table(("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms"), map(line, curve))
+    lines = []
+    for model in dict.fromkeys(group.model for group in curve):
+        mine = [group for group in (*curve, *finals) if group.model == model and "steps=" not in group.setting]
+        own = (group for group in mine if group.rows[0].get("routing", ROUTED) == ROUTED)
+        lines += [line(group) for group in sorted(own, key=lambda group: group.reads)]
+    heads = ("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ÷ CRAM's")
+    return table(heads, lines)
 
 
 def _rates_table(rows: Iterable[Row]) -> str:
@@ -264,12 +279,12 @@ def _rates_table(rows: Iterable[Row]) -> str:
     for group in groups(rows, "final"):
         if group.rows[0].get("routing", ROUTED) != ROUTED:
             continue  # a model of another line, run in another way
-        # The rate that was used needs no other run than the first of those that it was used for.
-        tried.setdefault(group.name, []).append(min(group.rows, key=lambda row: int(row["seed"])))
+        tried.setdefault(group.name, []).extend(group.rows)
     rates = sorted({row["rate"] for each in tried.values() for row in each})
     lines = []
     for name, each in tried.items():
-        found = {row["rate"]: row["accuracy"] for row in each}
+        # Of runs with several seeds at one rate, the first tells.
+        found = {row["rate"]: row["accuracy"] for row in sorted(each, key=lambda row: -int(row["seed"]))}
         lines.append([name, *(_percent(found.get(rate)) for rate in rates)])
     return table(("model", *(f"{rate:g}" for rate in rates)), lines)
 
