@@ -76,6 +76,15 @@ def test_the_page_has_every_number():
     assert not any("majority` is" in line for line in lines)
 
 
+def test_what_validation_chose_is_told():
+    rows = [model("cram", 0.9, split, chosen=f'{{"rate": {split / 1000}}}') for split in (2, 1)]
+    off = model("cram", 0.8, 1, routing="off", chosen='{"rate": 0.001}')
+    text = timeseries.page({"toy": file([*rows, off, model("majority", 0.5, 1, chosen="{}"), *CHANCE])})
+    assert "What validation chose for each split, by log loss:\n\n| model | setting | by split |" in text
+    assert text.count("| `cram` | rate | 0.001, 0.002 |") == 1
+    assert "What validation chose" not in timeseries.page({"toy": file(ROWS)})
+
+
 def test_a_single_split_shows_its_interval():
     lines = timeseries.page({"toy": file([ROWS[0], CHANCE[0], DIFFERENCES[0]])}).splitlines()
     assert "| `trees` | AUROC | +10.0 (+5.0 to +20.0) | yes |" in lines

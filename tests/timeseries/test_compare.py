@@ -48,6 +48,39 @@ def test_every_kind_of_model_is_judged_alike(model):
         assert found[0].row["auroc"] > 0.9
 
 
+def test_validation_chooses_what_is_tried_and_more_members_are_like_the_best(monkeypatch):
+    made_with = []
+    one = compare._one
+
+    def noted(model, parts, settings, device, seed):
+        made_with.append((settings["rate"], seed))
+        return one(model, parts, settings, device, seed)
+
+    monkeypatch.setattr(compare, "_one", noted)
+    tries = {"rate": [1e-9, 1e-2]}  # one that learns nothing
+    found, *_ = compare.judge("gru-d", parts(), settings={"epochs": 3, "batch": 32}, tries=tries, members=3, seed=5)
+    assert made_with == [(1e-9, 5), (1e-2, 5), (1e-2, 6), (1e-2, 7)]
+    tried = json.loads(found.row["tried"])
+    assert [each["rate"] for each in tried] == [1e-9, 1e-2]
+    assert tried[1]["val_loss"] < tried[0]["val_loss"]
+    assert json.loads(found.row["chosen"]) == {"rate": 1e-2}
+    assert json.loads(found.row["tries"]) == tries
+    assert found.row["members"] == 3
+    made_with.clear()
+    list(compare.judge("gru-d", parts(), settings={"epochs": 1, "batch": 32, "rate": 1e-3}, members=2))
+    assert made_with == [(1e-3, 0), (1e-3, 1)]
+    with pytest.raises(ValueError, match="rate cannot be set for trees"):
+        list(compare.judge("trees", parts(), tries=tries))
+
+
+def test_what_members_say_is_averaged_and_what_they_executed_added_up():
+    (together, *_) = compare.judge("cram", parts(), settings=FEW, members=2)
+    alone = [next(compare.judge("cram", parts(), settings=FEW, seed=seed)) for seed in (0, 1)]
+    mean = np.mean([each.probabilities for each in alone], axis=0)
+    np.testing.assert_allclose(together.probabilities, mean, atol=1e-6)
+    assert together.row["reads"] == pytest.approx(np.mean([each.row["reads"] for each in alone]))
+
+
 def test_settings_that_do_not_exist_are_told():
     with pytest.raises(ValueError, match="model = 'lstm' is not possible"):
         list(compare.judge("lstm", parts()))
@@ -133,6 +166,10 @@ def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypa
         (["--models", "forest"], "model = 'forest' is not possible"),
         (["--models", "cram", "--set", "epochs=2"], "has settings {'epochs': 1}, not {'epochs': 2}"),
         (["--models", "trees", "--seed", "1"], "has seed 0, not 1; choose another --out"),
+        (["--models", "cram", "--set", "epochs=1", "--try", "rate=1e-3,2e-3"], "has tries {}, not {'rate': [0.001"),
+        (["--models", "cram", "--try", "rate=1e-3"], "--try rate = [0.001] is not possible; allowed: two values"),
+        (["--models", "cram", "--set", "rate=1", "--try", "rate=1,2"], "of what no --set sets"),
+        (["--models", "cram", "--try", "rate"], "--try 'rate' is not possible"),
         (["--models", "majority,cram", "--set", "depth=2"], "depth cannot be set for cram"),
     ):
         bad = CliRunner().invoke(app, [*words, *more])

@@ -214,6 +214,10 @@ def timeseries(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="name=value: a setting of the networks, e.g. epochs=5.")
     ] = None,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option("--try", help="name=value,value: likewise, chosen for each model and split by validation."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json: JsonFile = None,
 ) -> None:
@@ -229,6 +233,7 @@ def timeseries(
         members=members,
         seed=seed,
         changes=changes or [],
+        tries=tries or [],
         device=device,
         json=json,
     )

@@ -78,10 +78,26 @@ def values(changes: Sequence[str]) -> dict[str, Any]:
         name, equals, text = change.partition("=")
         if not equals:
             raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
-        try:
-            found[name] = json.loads(text)
-        except json.JSONDecodeError:
-            found[name] = text
+        found[name] = value(text)
+    return found
+
+
+def value(text: str) -> Any:
+    """What a word means, read as JSON where it is."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def lists(option: str, given: Sequence[str]) -> dict[str, list[str]]:
+    """`name=value,value` as names and the words they may be."""
+    found = {}
+    for each in given:
+        name, equals, words = each.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {each!r} is not possible; allowed: name=value,value,…")
+        found[name] = [word for word in words.split(",") if word]
     return found
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import machine, prepare
+from torchcram.cli.settings import lists, machine, prepare
 from torchcram.cli.train import stopping_signals
 from torchcram.training.sweep import Job, Sweep, jobs
 
@@ -38,7 +38,7 @@ def run(
     """
     prepare(device)
     given = {name: value for name, value in options.items() if value is not None}
-    every = jobs(task, out, _varied(vary), fixed=changes, options=given)
+    every = jobs(task, out, lists("--vary", vary), fixed=changes, options=given)
     console = Console(highlight=False, stderr=str(json) == "-")
     sweep = Sweep(every, workers=workers, device=device, rows=rows)
     with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"), _later(minutes, sweep.stop):
@@ -71,16 +71,6 @@ def _later(minutes: float | None, act: Callable[[], None]) -> Iterator[None]:
     finally:
         if timer is not None:
             timer.cancel()
-
-
-def _varied(vary: Sequence[str]) -> dict[str, list[str]]:
-    found = {}
-    for each in vary:
-        name, equals, values = each.partition("=")
-        if not equals:
-            raise ValueError(f"--vary {each!r} is not possible; allowed: name=value,value,…")
-        found[name] = [value for value in values.split(",") if value]
-    return found
 
 
 def _line(job: Job, row: Mapping[str, Any]) -> str:

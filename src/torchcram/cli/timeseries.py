@@ -13,7 +13,7 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import machine, numbers, prepare, values
+from torchcram.cli.settings import lists, machine, numbers, prepare, value, values
 from torchcram.files import replacing
 from torchcram.report.timeseries import page, warnings
 from torchcram.results import Row
@@ -33,6 +33,7 @@ def run(
     members: int,
     seed: int,
     changes: Sequence[str],
+    tries: Sequence[str],
     device: str,
     json: Path | None,
 ) -> None:
@@ -42,9 +43,13 @@ def run(
         reject("data set", dataset, ", ".join(DATASETS))
     names = models.split(",")
     settings = values(changes)
-    wanted = {name: {} if name in compare.TABULAR else settings for name in names}
+    options = {name: [value(word) for word in words] for name, words in lists("--try", tries).items()}
+    for name, among in options.items():
+        if len(among) < 2 or name in settings:
+            reject(f"--try {name}", among, "two values or more, of what no --set sets")
+    own = {name: ({}, {}) if name in compare.TABULAR else (settings, options) for name in names}
     for name in names:
-        compare.check(name, wanted[name])
+        compare.check(name, {key: None for given in own[name] for key in given})
     every = range(1, DATASETS[dataset].splits + 1)
     chosen = list(every) if splits is None else numbers("--splits", splits)
     console = Console(highlight=False, stderr=str(json) == "-")
@@ -52,11 +57,15 @@ def run(
         parts = None
         for name in names:
             facts = {"task": dataset, "split": number, "seed": seed}
-            facts |= {"members": 1 if name in compare.TABULAR else members, "settings": wanted[name]}
+            facts |= {"members": 1 if name in compare.TABULAR else members}
+            facts |= {"settings": own[name][0], "tries": own[name][1]}
             if _done(out, name, number, facts):
                 continue
             parts = split(dataset, folder, number) if parts is None else parts
-            for found in compare.judge(name, parts, members=members, settings=wanted[name], device=device, seed=seed):
+            fixed, choices = own[name]
+            for found in compare.judge(
+                name, parts, members=members, settings=fixed, tries=choices, device=device, seed=seed
+            ):
                 found.row.update(task=dataset, split=number)
                 console.print(_line(found.row), soft_wrap=True)
                 compare.save(found, out, f"{name}-{found.row['routing']}-{number}")
@@ -88,10 +97,10 @@ def _done(out: Path, model: str, number: int, facts: dict[str, Any]) -> bool:
     for path in paths:
         if path.exists():
             row = loads(path.read_text(encoding="utf-8"))
-            row["settings"] = loads(row["settings"])
-            for name, value in facts.items():
-                if row[name] != value:
-                    raise ValueError(f"{path} has {name} {row[name]}, not {value}; choose another --out")
+            row |= {name: loads(row[name]) for name in ("settings", "tries")}
+            for name, fact in facts.items():
+                if row[name] != fact:
+                    raise ValueError(f"{path} has {name} {row[name]}, not {fact}; choose another --out")
     return all(path.exists() for path in paths)
 
 

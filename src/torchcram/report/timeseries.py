@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchcram.report.markdown import source, table
 from torchcram.report.words import SPACE, percent, plain
+from torchcram.results import ROUTED
 
 Row = Mapping[str, Any]
 
@@ -80,6 +82,8 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 def _section(name: str, data: Row) -> str:
     rows = data["rows"]
     parts = [f"## {name}", source(data), _models(name, rows)]
+    if choices := _choices(rows):
+        parts += ["What validation chose for each split, by log loss:", choices]
     if any(row["what"].startswith("difference") for row in rows):
         parts += ["What `cram` is ahead by, on the same samples drawn again and again:", _differences(rows)]
     if told := warnings(rows):
@@ -116,6 +120,18 @@ def _models(name: str, rows: Sequence[Row]) -> str:
     return table(heads, lines)
 
 
+def _choices(rows: Sequence[Row]) -> str:
+    """What each model was given to choose from, and what was chosen; nothing if nothing was."""
+    lines = []
+    models = [row for row in rows if row["what"] == "model" and row["routing"] == ROUTED]
+    for who in dict.fromkeys(map(_who, models)):
+        mine = [(row["split"], json.loads(row.get("chosen", "{}"))) for row in models if _who(row) == who]
+        for setting in dict.fromkeys(name for _, chosen in mine for name in chosen):
+            found = (f"{chosen[setting]:g}" for _, chosen in sorted(mine) if setting in chosen)
+            lines.append([who, setting, ", ".join(found)])
+    return table(("model", "setting", "by split"), lines) if lines else ""
+
+
 def _differences(rows: Sequence[Row]) -> str:
     lines = []
     overall = [row for row in rows if row["what"] == "difference, all splits"]
@@ -131,7 +147,7 @@ def _differences(rows: Sequence[Row]) -> str:
 
 
 def _who(row: Row) -> str:
-    reads = {"routed": "", "off": ", no reads", "dense": ", all read"}[row["routing"]]
+    reads = {ROUTED: "", "off": ", no reads", "dense": ", all read"}[row["routing"]]
     return f"`{row['model']}`{reads}"
 
 

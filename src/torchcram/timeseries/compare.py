@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ def judge(
     *,
     members: int = 1,
     settings: Mapping[str, Any] | None = None,
+    tries: Mapping[str, Sequence[Any]] | None = None,
     device: str = "cpu",
     seed: int = 0,
 ) -> Iterator[Said]:
@@ -62,36 +64,35 @@ def judge(
 
     members: models with seeds one after another whose probabilities are averaged, for all that are drawn at random.
     settings: of the estimator, of GRU-D or of mTAND, and of `FitConfig`, by name.
+    tries: of the same, values to choose from by validation.
     """
     begun = time.perf_counter()
-    given = dict(settings or {})
-    check(model, given)
+    given, options = dict(settings or {}), dict(tries or {})
+    check(model, {**given, **options})
     if model in TABULAR:
         made: Any = {"majority": Majority, "logistic": Logistic, "trees": Trees}[model]
-        fitted: Any = (made() if model == "majority" else made(seed=seed)).fit(parts.train, parts.val)
-        members = 1
-    elif model in RIVALS:
-        fitted = _Networks(model, members=members, seed=seed, settings=given, device=device).fit(parts.train, parts.val)
+        one: Any = (made() if model == "majority" else made(seed=seed)).fit(parts.train, parts.val)
+        fitted = _Fitted([one], getattr(one, "chosen", {}), [])
     else:
-        kind = CramLabeller if parts.train.per_step else CramClassifier
-        fitted = kind(model=model, members=members, seed=seed, device=device, progress=False, **given)
-        fitted.fit(parts.train, parts.val)
+        fitted = _fit(lambda own, number: _one(model, parts, own, device, number), parts, given, options, members, seed)
     seconds = time.perf_counter() - begun
     for routing in routings(model):
         how = {"reads": routing} if model == "cram" else {}
-        val, test = (fitted.predict_proba(part, **how) for part in (parts.val, parts.test))
-        ledger: Ledger | None = getattr(fitted, "ledger", None)  # of the last prediction
+        val, _ = fitted.predict_proba(parts.val, **how)
+        test, ledger = fitted.predict_proba(parts.test, **how)
         facts: dict[str, Any] = {
             "model": model,
             "routing": routing,
             "seed": seed,
-            "members": members,
+            "members": len(fitted.members),
             "settings": json.dumps(given, sort_keys=True),
-            "chosen": json.dumps(getattr(fitted, "chosen", {})),
+            "tries": json.dumps(options, sort_keys=True),
+            "chosen": json.dumps(fitted.chosen),
+            "tried": json.dumps(fitted.tried),
             "groups": len(np.unique(parts.test.groups)),
             **{f"val_{name}": value for name, value in scores(parts.val, val, draws=0).items()},
             **scores(parts.test, test),
-            "parameters": _parameters(fitted),
+            "parameters": _parameters(fitted.members[0]),
             "seconds": seconds,
             **(ledger.to_dict() if ledger is not None else {}),
         }
@@ -102,6 +103,59 @@ def judge(
             groups=_groups(parts.test)[known],
             probabilities=test[known],
         )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Models whose probabilities are averaged."""
+
+    members: Sequence[Any]
+    chosen: Mapping[str, Any]
+    """What validation chose."""
+    tried: Sequence[Mapping[str, Any]]
+    """What it chose from, each with its log loss."""
+
+    def predict_proba(self, series: Series, **how: Any) -> tuple[Array, Ledger | None]:
+        """What they say, and what they executed, if they count it."""
+        said, ledger = [], None
+        for member in self.members:
+            said.append(member.predict_proba(series, **how))
+            executed: Ledger | None = getattr(member, "ledger", None)  # of the last prediction
+            if executed is not None:
+                ledger = executed if ledger is None else ledger + executed
+        return np.asarray(np.mean(said, axis=0)), ledger
+
+
+def _fit(
+    make: Callable[[Mapping[str, Any], int], Any],
+    parts: Split,
+    settings: Mapping[str, Any],
+    tries: Mapping[str, Sequence[Any]],
+    members: int,
+    seed: int,
+) -> _Fitted:
+    """One with each combination of what is tried; then as many more like the best as are wanted."""
+    known = parts.val.labels != UNKNOWN
+    best, chosen, first, tried = np.inf, {}, None, []
+    for values in itertools.product(*tries.values()):
+        option = dict(zip(tries, values, strict=True))
+        found = make({**settings, **option}, seed)
+        loss = np.nan
+        if tries:
+            loss = log_loss(parts.val.labels[known], found.predict_proba(parts.val)[known])
+            tried.append({**option, "val_loss": loss})
+        if first is None or loss < best:
+            best, chosen, first = loss, option, found
+    others = [make({**settings, **chosen}, seed + number) for number in range(1, members)]
+    return _Fitted([first, *others], chosen, tried)
+
+
+def _one(model: str, parts: Split, settings: Mapping[str, Any], device: str, seed: int) -> Any:
+    """One network, fitted."""
+    if model in RIVALS:
+        return _Rival(model, seed=seed, settings=settings, device=device).fit(parts.train, parts.val)
+    kind = CramLabeller if parts.train.per_step else CramClassifier
+    return kind(model=model, seed=seed, device=device, progress=False, **settings).fit(parts.train, parts.val)
 
 
 def check(model: str, settings: Mapping[str, Any]) -> None:
@@ -218,43 +272,35 @@ def differences(every: Sequence[Said], measure: str, draws: int = 1000) -> Itera
             }
 
 
-class _Networks:
+class _Rival:
     """GRU-D or mTAND, fitted as CRAM is."""
 
-    def __init__(self, name: str, *, members: int, seed: int, settings: Mapping[str, Any], device: str) -> None:
+    def __init__(self, name: str, *, seed: int, settings: Mapping[str, Any], device: str) -> None:
         fit = {key: value for key, value in settings.items() if key in FitConfig.__dataclass_fields__}
         self.own = {key: value for key, value in settings.items() if key not in fit}
         self.config = FitConfig.from_dict({**fit, "seed": seed})
-        self.name, self.members, self.device = name, members, device
-        self.networks: list[nn.Module] = []
+        self.name, self.device = name, device
 
-    def fit(self, train: Series, val: Series) -> _Networks:
+    def fit(self, train: Series, val: Series) -> _Rival:
         self.scaling, self.unit = Scaling.fit(train), usual_gap(train)
         spans = (train.times[train.offsets[1:] - 1] - train.times[train.offsets[:-1]]) / self.unit
-        shape: dict[str, Any] = {
-            "channels": len(train.channels),
-            "statics": len(train.static_names),
-            "classes": len(train.classes),
-            "per_step": train.per_step,
-            "span": float(max(1e-6, spans.max())),
-        }
-        for member in range(self.members):
-            config = self.config.override({"seed": self.config.seed + member})
-            torch.manual_seed(config.seed)
-            network = _RIVALS[self.name](**shape, **self.own)
-            learned, chosen = (self.scaling.apply(part) for part in (train, val))
-            for _ in Fitting(network, learned, chosen, config, unit=self.unit, device=self.device).run():
-                pass
-            self.networks.append(network.eval())
+        torch.manual_seed(self.config.seed)
+        self.network: nn.Module = _RIVALS[self.name](
+            channels=len(train.channels),
+            statics=len(train.static_names),
+            classes=len(train.classes),
+            per_step=train.per_step,
+            span=float(max(1e-6, spans.max())),
+            **self.own,
+        )
+        learned, chosen = (self.scaling.apply(part) for part in (train, val))
+        for _ in Fitting(self.network, learned, chosen, self.config, unit=self.unit, device=self.device).run():
+            pass
         return self
 
     def predict_proba(self, series: Series) -> Array:
         scaled = self.scaling.apply(series)
-        said = [
-            predict(network, scaled, unit=self.unit, device=self.device, bf16=self.config.bf16)[0]
-            for network in self.networks
-        ]
-        return np.asarray(np.mean(said, axis=0))
+        return predict(self.network, scaled, unit=self.unit, device=self.device, bf16=self.config.bf16)[0]
 
 
 def _groups(series: Series) -> Array:
@@ -264,5 +310,6 @@ def _groups(series: Series) -> Array:
 
 
 def _parameters(fitted: Any) -> int | None:
-    networks = getattr(fitted, "networks", None) or getattr(getattr(fitted, "_fitted", None), "networks", None)
-    return sum(p.numel() for p in networks[0].parameters()) if networks else None
+    estimated = getattr(fitted, "_fitted", None)
+    network = fitted.network if isinstance(fitted, _Rival) else estimated and estimated.networks[0]
+    return sum(p.numel() for p in network.parameters()) if network is not None else None
