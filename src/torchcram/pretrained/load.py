@@ -1,0 +1,80 @@
+"""A pretrained model by name: from Hugging Face, a GGUF file, or one of llama2.c."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchcram.pretrained import gguf, llama, tokens
+from torchcram.pretrained.tokens import Merges, Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """A model, and how text becomes its tokens."""
+
+    name: str
+    model: Any
+    """Of Hugging Face, in evaluation mode."""
+    tokenizer: Tokenizer
+    note: str
+    """What a reader of figures should know of it."""
+
+    @property
+    def context(self) -> int:
+        """The most tokens it was made for; 0 if it does not say."""
+        return int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
+
+
+def load(name: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Pretrained:
+    """A model by a Hugging Face name or folder, or in a file: `.gguf`, or `.bin` of llama2.c with `tok*.bin` beside."""
+    _transformers()
+    path = Path(name)
+    if path.is_file():
+        made = _from_gguf(path) if path.suffix == ".gguf" else _from_llama2c(path)
+    elif path.suffix in (".gguf", ".bin"):
+        raise FileNotFoundError(f"there is no file {path}")
+    else:
+        made = _from_hub(name)
+    made.model.to(device).eval().requires_grad_(False)
+    return made
+
+
+def _from_gguf(path: Path) -> Pretrained:
+    file = gguf.read(path)
+    model = llama.build(*llama.from_gguf(file))
+    kinds = sorted({place.kind.name for place in file.places.values() if place.kind.weights > 1})
+    return Pretrained(path.stem, model, tokens.from_gguf(file), f"weights of {', '.join(kinds)}" if kinds else "")
+
+
+def _from_llama2c(path: Path) -> Pretrained:
+    shape, weights = llama.from_llama2c(path)
+    beside = path.with_name(f"tok{shape.vocabulary}.bin")
+    if not beside.exists():
+        raise FileNotFoundError(f"{path} needs its vocabulary beside it: {beside.name}")
+    return Pretrained(path.stem, llama.build(shape, weights), tokens.read_pieces(beside, shape.vocabulary), "")
+
+
+def _from_hub(name: str | os.PathLike[str]) -> Pretrained:
+    transformers = _transformers()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]}"
+        ) from error
+    adds = tokenizer("a").input_ids != tokenizer("a", add_special_tokens=False).input_ids
+    return Pretrained(str(name), model, Merges(tokenizer, tokenizer.bos_token_id if adds else None), "")
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("this needs transformers; pip install 'torchcram[hf]'") from error
+    return transformers

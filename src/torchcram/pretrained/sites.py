@@ -1,0 +1,168 @@
+"""Where a decoder attends: what goes into each layer's attention, what its heads return, and other answers instead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_OUTWARD = ("o_proj", "c_proj", "out_proj", "dense")
+
+
+class Seen(NamedTuple):
+    """What a layer's attention is given."""
+
+    given: Tensor
+    """[B, N, D]: the input of the attention block, after its norm."""
+    tokens: Tensor
+    """[B, N]"""
+
+
+Predictor = Callable[[Seen], Tensor]
+"""What the heads of a layer would return, side by side: [B, N, H · size]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The attention of a layer."""
+
+    name: str
+    module: nn.Module
+    outward: nn.Module
+    """The projection of what the heads return."""
+    heads: int
+    width: int
+    """Of all heads together."""
+
+    def project(self, heads: Tensor) -> Tensor:
+        """[…, width] to the layer's output, without bias."""
+        return heads @ self.weight.to(heads.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """[width, D] of the projection."""
+        weight: Tensor = self.outward.weight  # type: ignore[assignment]
+        return weight.T if isinstance(self.outward, nn.Linear) else weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[D] of the projection, if it has one."""
+        bias: Tensor | None = getattr(self.outward, "bias", None)
+        return bias
+
+
+def find(model: nn.Module) -> list[Site]:
+    """The attention blocks of a decoder, from the first layer to the last."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = []
+    for name, module in model.named_modules():
+        outward = next((part for key in _OUTWARD if isinstance(part := getattr(module, key, None), nn.Module)), None)
+        if outward is None or not type(module).__name__.endswith("Attention"):
+            continue
+        weight: Tensor = outward.weight  # type: ignore[assignment]
+        width = weight.shape[1] if isinstance(outward, nn.Linear) else weight.shape[0]
+        heads = int(getattr(text, "num_attention_heads", 0))
+        if heads < 1 or width % heads:
+            raise ValueError(f"{name} has an output projection of {width}, which is not a multiple of {heads} heads")
+        found.append(Site(name, module, outward, heads, width))
+    if not found:
+        raise ValueError(
+            f"no attention was found in {type(model).__name__}: known are modules named …Attention that have one of "
+            f"{', '.join(_OUTWARD)}"
+        )
+    return found
+
+
+class Recording:
+    """What went through each site in the last forward pass."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self.given: list[Tensor | None] = [None] * len(sites)
+        """[B, N, D] each: the input of attention."""
+        self.heads: list[Tensor | None] = [None] * len(sites)
+        """[B, N, width] each: what its heads returned."""
+
+    def each(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Layer, input, and what heads returned."""
+        for layer, (given, heads) in enumerate(zip(self.given, self.heads, strict=True)):
+            if given is None or heads is None:
+                raise ValueError(f"layer {layer} did not attend in this forward pass")
+            yield layer, given, heads
+
+
+@contextlib.contextmanager
+def recording(sites: Sequence[Site]) -> Iterator[Recording]:
+    """Keep what goes through each site, while the model computes as it always does."""
+    kept = Recording(sites)
+    handles = []
+    for layer, site in enumerate(sites):
+
+        def take(module: nn.Module, args: Any, kwargs: Any, layer: int = layer) -> None:
+            kept.given[layer] = _input(args, kwargs).detach()
+
+        def leave(module: nn.Module, args: Any, layer: int = layer) -> None:
+            kept.heads[layer] = args[0].detach()
+
+        handles.append(site.module.register_forward_pre_hook(take, with_kwargs=True))
+        handles.append(site.outward.register_forward_pre_hook(leave))
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def replacing(
+    sites: Sequence[Site],
+    predictors: Mapping[int, Predictor],
+    tokens: Callable[[], Tensor],
+    heads: Mapping[int, Tensor] | None = None,
+) -> Iterator[None]:
+    """While inside, some layers' heads return what predictors say.
+
+    tokens: those of the forward pass that is under way.
+    heads: [H] bool of a layer: only these are replaced; default: all.
+    """
+    handles = []
+    for layer, predictor in predictors.items():
+        swap = _Swap(predictor, tokens, sites[layer].heads, None if heads is None else heads.get(layer))
+        handles.append(sites[layer].module.register_forward_pre_hook(swap.take, with_kwargs=True))
+        handles.append(sites[layer].outward.register_forward_pre_hook(swap.put))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Swap:
+    """Puts what a predictor says in the place of what heads return."""
+
+    def __init__(
+        self, predictor: Predictor, tokens: Callable[[], Tensor], heads: int, which: Tensor | None = None
+    ) -> None:
+        self.predictor, self.tokens, self.heads, self.which = predictor, tokens, heads, which
+        self.given: Tensor | None = None
+
+    def take(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.given = _input(args, kwargs)
+
+    def put(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        assert self.given is not None
+        said = self.predictor(Seen(self.given, self.tokens())).to(args[0].dtype)
+        self.given = None
+        if self.which is not None:
+            shape = (*said.shape[:-1], self.heads, -1)
+            said = torch.where(self.which[:, None], said.view(shape), args[0].view(shape)).view_as(said)
+        return (said, *args[1:])
+
+
+def _input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    given: Tensor = args[0] if args else kwargs["hidden_states"]
+    return given

@@ -1,0 +1,116 @@
+"""From text to tokens, for models that come without a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchcram.pretrained.gguf import Gguf
+
+
+class Tokenizer(Protocol):
+    """Turns text into tokens."""
+
+    first: int | None
+    """What a text begins with, for models that need it."""
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without any that it does not itself have."""
+        ...
+
+
+class Pieces:
+    """A vocabulary of pieces with scores: of neighbours, those merge first whose piece has the highest score."""
+
+    def __init__(self, pieces: Sequence[bytes], scores: Sequence[float], first: int | None = 1) -> None:
+        self.first = first
+        self.scores = scores
+        self.numbers = {piece: number for number, piece in reversed(list(enumerate(pieces)))}
+        # Where a space only ever begins a piece, words merge by themselves.
+        self._parts = re.compile(rb" ?[^ ]+| " if not any(b" " in piece[1:] for piece in pieces) else rb"(?s).+")
+        self._merged = functools.lru_cache(maxsize=1 << 16)(self._merge)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, before which a space is put."""
+        if not text:
+            return []
+        return [number for part in self._parts.findall(b" " + text.encode()) for number in self._merged(part)]
+
+    def _merge(self, text: bytes) -> tuple[int, ...]:
+        found = [number for letter in text.decode() for number in self._letter(letter.encode())]
+        pieces = [piece for piece, _ in found]
+        while True:
+            pairs = ((self.numbers.get(a + b), place) for place, (a, b) in enumerate(itertools.pairwise(pieces)))
+            known = [(self.scores[number], -place) for number, place in pairs if number is not None]
+            if not known:
+                break
+            place = -max(known)[1]
+            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
+        return tuple(self._number(piece) for piece in pieces)
+
+    def _letter(self, letter: bytes) -> list[tuple[bytes, int]]:
+        if letter in self.numbers:
+            return [(letter, self.numbers[letter])]
+        return [(bytes([byte]), 3 + byte) for byte in letter]
+
+    def _number(self, piece: bytes) -> int:
+        return self.numbers.get(piece, 3 + piece[0])
+
+
+def read_pieces(path: str | os.PathLike[str], size: int) -> Pieces:
+    """A llama2.c vocabulary of `size` pieces."""
+    data = Path(path).read_bytes()
+    at, pieces, scores = 4, [], []
+    try:
+        for _ in range(size):
+            score, length = struct.unpack_from("<fi", data, at)
+            pieces.append(data[at + 8 : at + 8 + length])
+            scores.append(score)
+            at += 8 + length
+    except struct.error as error:
+        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces") from error
+    if at != len(data):
+        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces")
+    return Pieces(pieces, scores)
+
+
+class Merges:
+    """A Hugging Face tokenizer, or one made of what a GGUF file says."""
+
+    def __init__(self, tokenizer: Any, first: int | None) -> None:
+        self.tokenizer, self.first = tokenizer, first
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        found = self.tokenizer.encode(text, add_special_tokens=False)
+        return list(getattr(found, "ids", found))
+
+
+_DIGITS_APART = {"smollm", "refact", "command-r", "codeshell", "starcoder"}
+
+
+def from_gguf(file: Gguf) -> Merges:
+    """The tokenizer that a file has in its metadata: merges of bytes."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    told: Mapping[str, Any] = file.metadata
+    kind, before = told.get("tokenizer.ggml.model"), told.get("tokenizer.ggml.pre", "default")
+    if kind != "gpt2" or before not in _DIGITS_APART | {"default", "gpt-2"}:
+        raise ValueError(
+            f"{file.path} has a tokenizer ({kind}, {before}) that is not known; give a Hugging Face folder instead"
+        )
+    vocabulary = {word: number for number, word in enumerate(told["tokenizer.ggml.tokens"])}
+    pairs = [tuple(merge.split(" ", 1)) for merge in told["tokenizer.ggml.merges"]]
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if before in _DIGITS_APART else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    first = told.get("tokenizer.ggml.bos_token_id") if told.get("tokenizer.ggml.add_bos_token") else None
+    return Merges(tokenizer, first)

@@ -1,0 +1,144 @@
+"""Models from files: the same one from each, with the tokens it should have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.pretrained import files
+from torchcram.pretrained import gguf, llama, tokens
+from torchcram.pretrained.load import load
+
+pytest.importorskip("transformers")
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "models"
+
+
+def write(tmp_path, *, change=None, metadata=None):
+    tensors, told = files.llama_tensors(np.random.default_rng(0)), files.llama_metadata()
+    if change:
+        change(tensors)
+    path = tmp_path / "small.gguf"
+    path.write_bytes(files.gguf({**told, **(metadata or {})}, tensors))
+    return path
+
+
+def plain(shape, weights, ids):
+    """Logits, computed step by step with rotary pairs side by side, as the files mean them."""
+    size = shape.width // shape.heads
+
+    def norm(x, weight):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + shape.epsilon) * weight
+
+    x = weights["token_embd.weight"][ids]
+    count = len(ids)
+    angle = torch.arange(count)[:, None] * shape.base ** (-torch.arange(0, size, 2) / size)
+    turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+
+    def turned(y):
+        pairs = torch.view_as_complex(y.reshape(*y.shape[:-1], -1, 2).contiguous())
+        return torch.view_as_real(pairs * turn).flatten(-2)
+
+    mask = torch.ones(count, count, dtype=torch.bool).tril()
+    for layer in range(shape.layers):
+        w = {name.split(".")[2]: weight for name, weight in weights.items() if name.startswith(f"blk.{layer}.")}
+        y = norm(x, w["attn_norm"])
+        q = turned((y @ w["attn_q"].T).view(count, shape.heads, size))
+        k = turned((y @ w["attn_k"].T).view(count, shape.shared, size)).repeat_interleave(2, 1)
+        v = (y @ w["attn_v"].T).view(count, shape.shared, size).repeat_interleave(2, 1)
+        scores = torch.einsum("qhd,khd->hqk", q, k) / size**0.5
+        found = torch.einsum("hqk,khd->qhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
+        x = x + found.flatten(1) @ w["attn_output"].T
+        y = norm(x, w["ffn_norm"])
+        gate = torch.nn.functional.silu(y @ w["ffn_gate"].T)
+        x = x + (gate * (y @ w["ffn_up"].T)) @ w["ffn_down"].T
+    return norm(x, weights["output_norm.weight"]) @ weights["token_embd.weight"].T
+
+
+def test_a_gguf_file_gives_the_model_that_it_means(tmp_path):
+    loaded = load(write(tmp_path))
+    shape, _ = llama.from_gguf(gguf.read(tmp_path / "small.gguf"))
+    weights = {k: torch.from_numpy(v) for k, v in files.llama_tensors(np.random.default_rng(0)).items()}
+    ids = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    expected = plain(shape, weights, ids)
+    torch.testing.assert_close(loaded.model(ids[None]).logits[0], expected, atol=1e-4, rtol=1e-4)
+    assert loaded.tokenizer.encode("abc ab12") == [27, 28, 26, 30, 31]
+    assert loaded.tokenizer.first is None
+    assert loaded.context == 64
+    assert loaded.note == ""
+    assert not any(p.requires_grad for p in loaded.model.parameters())
+
+
+def test_a_llama2c_file_gives_the_same_model(tmp_path):
+    (tmp_path / "tiny.bin").write_bytes(files.llama2c(np.random.default_rng(0)))
+    words = [(b"<unk>", 0.0), (b"<s>", 0.0), (b"</s>", 0.0), *((bytes([b]), -9.0) for b in range(97, 97 + 25))]
+    words += [(b" ", -8.0), (b"ab", -1.0), (b" a", -3.0), (b"abc", -2.0)]
+    (tmp_path / "tok32.bin").write_bytes(files.pieces(words))
+    loaded = load(tmp_path / "tiny.bin")
+    other = load(write(tmp_path, metadata={"llama.rope.freq_base": 10_000.0}))
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    torch.testing.assert_close(loaded.model(ids).logits, other.model(ids).logits)
+    numbers = {piece: number for number, (piece, _) in enumerate(words)}
+    # "ab" has the best score, then "abc"; a space that finds no partner stays.
+    assert loaded.tokenizer.encode("abc a") == [numbers[b" "], numbers[b"abc"], numbers[b" a"]]
+    assert loaded.tokenizer.encode("") == []
+    assert loaded.tokenizer.first == 1
+
+
+def test_letters_that_are_no_piece_become_bytes():
+    pieces = tokens.Pieces([b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256)), b" a"], [0.0] * 260)
+    assert pieces.encode("aé") == [259, 3 + 0xC3, 3 + 0xA9]
+
+
+def test_damage_and_what_is_not_known_are_told(tmp_path):
+    whole = files.llama2c(np.random.default_rng(0))
+    for data in (b"", whole[:20], whole[:-4], whole + bytes(4), b"\xff" * len(whole)):
+        (tmp_path / "bad.bin").write_bytes(data)
+        with pytest.raises(ValueError, match=r"bad.bin is damaged, or not a llama2.c file"):
+            load(tmp_path / "bad.bin")
+    (tmp_path / "tiny.bin").write_bytes(whole)
+    with pytest.raises(FileNotFoundError, match=r"needs its vocabulary beside it: tok32.bin"):
+        load(tmp_path / "tiny.bin")
+    (tmp_path / "tok32.bin").write_bytes(b"1234" * 9)
+    with pytest.raises(ValueError, match=r"tok32.bin is damaged, or not a vocabulary of 32 pieces"):
+        load(tmp_path / "tiny.bin")
+    for metadata, message in (
+        ({"general.architecture": "gemma3"}, "is of the architecture gemma3; known: llama"),
+        ({"tokenizer.ggml.model": "llama"}, r"has a tokenizer \(llama, smollm\) that is not known"),
+        ({"llama.rope.scaling.type": "yarn"}, "has scaled rotary positions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(write(tmp_path, metadata=metadata))
+    with pytest.raises(ValueError, match=r"weights that are not known: blk.0.attn_q.bias"):
+        load(write(tmp_path, change=lambda tensors: tensors.update({"blk.0.attn_q.bias": np.ones(16, np.float32)})))
+    with pytest.raises(ValueError, match=r"the weights do not fit: model.layers.1.mlp.up_proj.weight"):
+        load(write(tmp_path, change=lambda tensors: tensors.pop("blk.1.ffn_up.weight")))
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none.gguf"):
+        load(tmp_path / "none.gguf")
+    with pytest.raises(ValueError, match="neither a file nor a model that transformers can load"):
+        load(tmp_path)
+
+
+def test_a_hugging_face_folder_is_loaded(tmp_path):
+    from tokenizers import Tokenizer, models
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_positions=16, n_embd=8, n_layer=1, n_head=2)).eval()
+    model.save_pretrained(tmp_path)
+    made = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.tokenizer.encode("aba") == [2, 0]
+    assert loaded.context == 16
+    ids = torch.tensor([[0, 1, 2]])
+    torch.testing.assert_close(loaded.model(ids).logits, model(ids).logits)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the model files beside the project")
+def test_a_real_small_model_tells_a_story():
+    loaded = load(SHARED / "stories260K.bin")
+    ids = torch.tensor([[1, *loaded.tokenizer.encode("Once upon a time")]])
+    said = loaded.model.generate(ids, max_new_tokens=24, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
+    words = {number: piece for piece, number in loaded.tokenizer.numbers.items()}
+    assert b"".join(words[int(number)] for number in said).startswith(b", there was a little girl named Lily.")
