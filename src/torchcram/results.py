@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchcram.files import replacing
+from torchcram.strict import reject
 
 Row = Mapping[str, str | int | float | bool | None]
 
@@ -54,6 +55,16 @@ def save(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+KINDS = {
+    "final": "a model at its best setting",
+    "rate": "at another learning rate",
+    "curve": "at another setting of what trades attention for quality",
+    "cost": "what it costs (`torchcram bench steps`)",
+    "timed": "a run that costs were taken of",
+}
+"""What rows of a comparison can be."""
+
+
 def collect(
     name: str,
     setting: str,
@@ -67,6 +78,8 @@ def collect(
 
     onto: What an earlier call returned; its rows come first, as they are.
     """
+    if unknown := sorted({what for what, _ in parts} - KINDS.keys()):
+        reject("what", ", ".join(unknown), ", ".join(KINDS))
     before = [] if onto is None else [onto]
     datas = [*before, *(data for _, data in parts)]
     if len({data["machine"] for data in datas}) > 1:
@@ -82,11 +95,22 @@ def collect(
         "seeds": sorted({seed for data in datas for seed in data["seeds"]}),
         "machine": datas[0]["machine"],
         "versions": datas[-1]["versions"],
-        "rows": [
-            *(row for data in before for row in data["rows"]),
-            *(_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]),
-        ],
+        "rows": _once(
+            [
+                *(row for data in before for row in data["rows"]),
+                *(_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]),
+            ]
+        ),
     }
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """The same rows, none of them twice."""
+    told = [json.dumps(row, sort_keys=True) for row in rows]
+    if len(set(told)) < len(told):
+        twice = next(row for number, row in enumerate(rows) if told[number] in told[:number])
+        raise ValueError(f"the same result is given twice: {twice.get('model')}, seed {twice.get('seed')}")
+    return list(rows)
 
 
 VARIED = "set "
@@ -117,7 +141,10 @@ def _labelled(what: str, commit: str, row: Row) -> dict[str, Any]:
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a result file."""
-    data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{os.fspath(path)} is not a result file: {error}") from error
     return data
 
 

@@ -17,7 +17,7 @@ SIZE = Size(preset="tiny", slots=8, vocabulary=32, bf16=False, compile=False)
 @torch.no_grad()
 def test_a_step_from_a_cache_is_what_the_model_predicts():
     torch.manual_seed(0)
-    model = build(baseline("transformer", "tiny", SIZE.cram())).eval()
+    model = build(baseline("transformer", SIZE.cram())).eval()
     tokens = torch.randint(32, (3, 20))
     whole = model(tokens)
     before = model(tokens[:, :-1]).state

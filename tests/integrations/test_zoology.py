@@ -257,9 +257,16 @@ def test_tokens_of_another_width_are_told():
             CramMixer(16)(torch.zeros(*shape))
 
 
-@pytest.mark.parametrize("dt", [torch.ones(9), torch.ones(2, 5), -torch.ones(2, 9)])
-def test_gaps_of_another_shape_or_below_zero_are_told(dt):
-    with pytest.raises(ValueError, match=r"expected \(2, 9\), and no gap below 0"):
+@pytest.mark.parametrize(
+    ("dt", "message"),
+    [
+        (torch.ones(9), r"dt has shape \(9,\); expected \(2, 9\)"),
+        (torch.ones(2, 5), r"dt has shape \(2, 5\); expected \(2, 9\)"),
+        (-torch.ones(2, 9), "dt has a gap of -1; expected none below 0"),
+    ],
+)
+def test_gaps_of_another_shape_or_below_zero_are_told(dt, message):
+    with pytest.raises(ValueError, match=message):
         CramMixer(16)(torch.zeros(2, 9, 16), dt)
 
 

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from torchcram.cli.main import app
 from torchcram.report import baselines
+from torchcram.tasks import Srcd
 
 
 def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
@@ -17,6 +18,7 @@ def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
         "task": "srcd",
         "rate": rate,
         "seed": 0,
+        "layer_reads": reads,
         "accuracy": accuracy,
         "accuracy_recurring": 1.0,
         "accuracy_novel": accuracy - 0.0001,
@@ -34,11 +36,13 @@ def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
 def files(*rows):
     about = {"setting": "Small.", "machine": "a machine", "commit": "abc", "command": "torchcram sweep"}
     mqar = [
-        row("final", "cram", 1.0, 0.13, opt=0.125, steps=3000),
-        row("final", "transformer", 0.995, 1.0, setting="without rotary", opt=0.125),
+        row("final", "cram", 1.0, 0.13, opt=0.125, steps=3000, task="mqar", compared=0.25),
+        row("final", "transformer", 0.995, 1.0, setting="without rotary", opt=0.125, task="forgetting-mqar"),
     ]
     return {**about, "rows": list(rows)}, {**about, "rows": mqar}
 
+
+INPUTS = {"inputs": Srcd().inputs, "outputs": Srcd().outputs}
 
 ROWS = (
     row("rate", "cram", 0.9, 0.02, rate=5e-4),
@@ -57,16 +61,16 @@ ROWS = (
 def test_the_page_has_every_number():
     text = baselines.page(*files(*ROWS))
     expected = [
-        "| `cram` | 3 | 99.95 % (99.91 %) | 100 % | 99.94 % (99.90 %) | 1.01 | 1.51 % | 0.76 % | 100 % | 1,234,567 |"
-        " 1.0 MiB | 123k | 1.2 |",
-        "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 100 % | 1,234,567"
+        "| `cram` | 3 | 99.95 % (99.91 %) | 100 % | 99.94 % (99.90 %) | 1.01 | 1.51 % (1.52 %) | 0.76 % | 0 % | 100 %"
+        " | 1,234,567 | 1.0 MiB | 123k | 1.2 |",
+        "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 0 % | 100 % | 1,234,567"
         " | – | – | – |",
         "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 1.6 |",
         "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – |",
         "| model | 0.0005 | 0.001 |",
-        "| `cram` | 90 % | 99.99 % |",
-        "| srcd | `transformer` without rotary | – | 1 | 99.50 % | 100 % | 8 | 50 % |",
-        "| srcd | `cram` | 3,000 | 1 | 100 % | 13 % | 1.04 | 6.50 % |",
+        "| `cram` | 90 % (2 %) | **99.99 % (1.50 %)** |",
+        "| forgetting-mqar | `transformer` without rotary | – | 1 | 1,234,567 | 99.50 % | 100 % | 8 | 50 % | 0 % |",
+        "| mqar | `cram` | 3,000 | 1 | 1,234,567 | 100 % | 13 % | 1.04 | 6.50 % | 25 % |",
     ]
     for line in expected:
         assert line in text.splitlines()
@@ -84,9 +88,9 @@ def test_many_commands_are_folded_away():
 def test_it_says_who_solves_it_and_with_how_many_reads():
     said = baselines.verdicts(baselines.groups(ROWS, "final"))
     assert said == [
-        "With reads, of which 1.50 % is the least possible: `cram` 1.51 %, `mod` capacity 12.5 % 20 %,"
-        " `transformer` 100 %.",
-        "CRAM reads least.",
+        "With reads, of which 1.50 % is the least possible: `cram` 1.51 %, `mod` capacity 12.5 % (1 seed) 20 %,"
+        " `transformer` (1 seed) 100 %.",
+        "Of these, CRAM reads least.",
         "Not at 99.90 % with every seed: `mamba` (novel 70.99 %).",
     ]
 
@@ -101,7 +105,8 @@ def test_it_says_where_cram_is_not_ahead():
     assert "`gate` 1.40 %" in said[1]
     assert said[2:] == [
         "CRAM does not reach 99.90 % with every seed.",
-        "Not at 99.90 % with every seed: `cram` (novel 99.48 %; 1 of 2 seeds do, with reads of 1.50 %).",
+        "Not at 99.90 % with every seed: `cram` (novel 99.48 %, at worst 98.99 %; 1 of 2 seeds do, with reads of"
+        " 1.50 %).",
     ]
     assert not any("CRAM" in line for line in baselines.verdicts(baselines.groups(rivals, "final")))
 
@@ -118,7 +123,7 @@ def test_longer_training_changes_no_time_and_the_first_seed_tells_of_a_rate():
     lines = baselines.page(*files(*ROWS, longer, first, again)).splitlines()
     (line,) = [line for line in lines if line.startswith("| `cram` steps=8000 | 1 |")]
     assert line.endswith("| 1.0 MiB | 123k | 1.2 |")
-    assert "| `mod` capacity 12.5 % | 30 % | 99.97 % |" in lines
+    assert "| `mod` capacity 12.5 % | 30 % (20 %) | **99.97 % (20 %)** |" in lines
 
 
 def test_a_file_that_is_something_else_is_refused():
@@ -127,6 +132,8 @@ def test_a_file_that_is_something_else_is_refused():
         baselines.page({**srcd, "rows": [{"model": "cram", "task": "srcd"}]}, mqar)
     with pytest.raises(ValueError, match="MQAR has rows without command"):
         baselines.page(srcd, {key: value for key, value in mqar.items() if key != "command"})
+    with pytest.raises(ValueError, match="SRCD has rows of forgetting-mqar, mqar"):
+        baselines.page({**srcd, "rows": mqar["rows"]}, mqar)
     other = row("cost", "gate", 1, 1, state_length=5)
     with pytest.raises(ValueError, match="several lengths"):
         baselines.page({**srcd, "rows": [*ROWS, other]}, mqar)
@@ -136,6 +143,22 @@ def test_every_model_that_can_be_trained_is_told_of():
     from torchcram.training.recipes import MODELS
 
     assert set(baselines.ABOUT) == set(MODELS)
+
+
+def test_the_defaults_are_those_of_the_models():
+    from torchcram.config import BASELINES, BaselineConfig
+    from torchcram.consolidation import ConsolidationConfig
+
+    mod, entropy = (BaselineConfig(layers=1, mixer=BASELINES[name]["mixer"], **INPUTS) for name in ("mod", "entropy"))
+    price = f"price={ConsolidationConfig().price:g}"
+    expected = {
+        "cram": price,
+        "gate": price,
+        "mod": f"capacity={mod.capacity:g}",
+        "entropy": f"deviations={entropy.deviations:g}",
+        "window": f"window={BASELINES['window']['attention.window']}",
+    }
+    assert expected == baselines._DEFAULTS
 
 
 def test_the_command_writes_it(tmp_path):

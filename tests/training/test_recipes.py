@@ -2,11 +2,11 @@
 
 import pytest
 
-from torchcram.config import BASELINES
+from torchcram.config import BASELINES, CONTROLS
 from torchcram.models import parameters
 from torchcram.training.config import RunConfig
 from torchcram.training.loop import Trainer
-from torchcram.training.recipes import CONTROLS, RECIPES, configure
+from torchcram.training.recipes import MODELS, RECIPES, configure
 
 
 def test_a_task_brings_what_it_needs_and_the_user_has_the_last_word():
@@ -66,6 +66,14 @@ def test_controls_have_as_many_parameters_as_cram(name, preset):
     assert control.model.semantic.rank == control.index_rank == 0
     assert control.name == name
     assert control.consolidation.schedule == ("plain" if name == "working" else "adaptive")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_layers_or_widths_are_matched_as_well(name):
+    changes = {"model.layers": 3, "model.block.width": 96}
+    like, config = (configure("srcd", "tiny", changes=changes, name=each).model for each in ("cram", name))
+    assert (config.layers, config.block.width) == (3, 96)
+    assert parameters(config) == pytest.approx(parameters(like), rel=0.002)
 
 
 def test_a_control_with_working_memory_alone_never_reads():

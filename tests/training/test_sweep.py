@@ -74,16 +74,40 @@ def test_runs_are_made_once_and_told_in_one_table(tmp_path):
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
-    done = sweep(tmp_path / "runs", "--vary", "batch=2,0", "--set", "steps=1")
+    (tmp_path / "runs" / "rate=2.5e-4").mkdir(parents=True)
+    (tmp_path / "runs" / "rate=2.5e-4" / "config.json").write_text("broken")
+    done = sweep(tmp_path / "runs", "--vary", "optimizer.rate=2.5e-4,1e-3", "--set", "steps=1")
     assert done.exit_code == 1
-    assert "batch=0: failed: see" in done.output.replace("\n", "")
+    assert "rate=2.5e-4: failed: torchcram: " in done.output
     assert "1 of 2 runs are not done" in done.output
-    assert "batch = 0 is not possible" in (tmp_path / "runs" / "batch=0.log").read_text()
+    assert {file.name for file in (tmp_path / "runs").glob("*.log")} == {"rate=2.5e-4.log", "rate=1e-3.log"}
 
 
-def test_a_log_has_the_whole_name_of_its_run(tmp_path):
-    sweep(tmp_path / "runs", "--vary", "optimizer.rate=2.5e-4,-1.0", "--set", "steps=1")
-    assert {file.name for file in (tmp_path / "runs").glob("*.log")} == {"rate=2.5e-4.log", "rate=-1.0.log"}
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--vary", "steps=1,0"], "steps=0: steps = 0 is not possible"),
+        (["--vary", "model=cram,mambo"], "model=mambo: model = 'mambo' is not possible"),
+        (["--vary", "seed=0", "--set", "model.depth=3"], "seed=0: "),
+        (["--vary", "seed=0", "--vary", "seed=1"], "--vary seed is given twice"),
+        (["--vary", "model=cram,mamba", "--model", "mamba"], "model cannot both be varied and be given"),
+        (["--vary", "steps=1,2", "--set", "steps=3"], "steps cannot both be varied and be given"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_before_anything_is(words, message, tmp_path):
+    done = sweep(tmp_path / "runs", *words)
+    assert done.exit_code == 1
+    assert message in " ".join(done.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_held_out_sequences_are_evaluated_anew_and_settings_have_no_order(tmp_path):
+    words = ["--vary", "seed=0", "--set", "steps=1", "--json", "-"]
+    assert json.loads(sweep(tmp_path / "runs", *words).stdout)["rows"][0]["rows"] == 4
+    again = sweep(tmp_path / "runs", "--rows", "8", *words)
+    assert json.loads(again.stdout)["rows"][0]["rows"] == 8
+    turned = ["sweep", "srcd", "--out", str(tmp_path / "runs"), "--rows", "8", "--set", "steps=1", *SMALL]
+    assert CliRunner().invoke(app, [*turned, "--vary", "seed=0"]).exit_code == 0
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path):

@@ -24,7 +24,7 @@ def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str,
     """A step of both after contexts of each length, for batches of each size."""
     place = torch.device(device)
     config = size.cram()
-    rival = baseline("transformer", size.preset, config)
+    rival = baseline("transformer", config)
     bandwidth = copy_bandwidth(place)
     for batch in batches:
         for length in lengths:

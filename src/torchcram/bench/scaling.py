@@ -57,7 +57,7 @@ def run(size: Size, lengths: Sequence[int], buffers: Sequence[int], device: str,
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
         for what in ("train", "prefill"):
-            dense = Contender(baseline("transformer", size.preset, size.cram()), size, place)
+            dense = Contender(baseline("transformer", size.cram()), size, place)
             run_dense = (dense.train if what == "train" else dense.prefill)(tokens, RoutingPolicy())
             attention, best = at_best(run_dense, place)
             (theirs,) = in_turns(best, repeats=repeats, warm_up=1)

@@ -101,7 +101,7 @@ def run(
     """CRAM against another model at each length: `what` is `train` or `prefill`."""
     place, training = torch.device(device), what == "train"
     config = size.cram()
-    rival = baseline(against, size.preset, config)
+    rival = baseline(against, config)
     for length in lengths:
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)

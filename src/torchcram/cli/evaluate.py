@@ -51,6 +51,7 @@ def run(
     row: dict[str, Any] = {
         **facts(trainer, path),
         "routing": reads,
+        "rows": rows,
         **found.row(),
         "reads_training": last.get("reads_training"),
         "audits": last.get("audits"),

@@ -290,6 +290,7 @@ def baselines(
 
     with told():
         text = page(results.read(srcd), results.read(mqar))
+        out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as temporary:
             temporary.write_text(text, encoding="utf-8")
 

@@ -16,16 +16,22 @@ from torchcram.training.config import RunConfig
 
 
 def configure(
-    task: str, preset: str, changes: Sequence[str], schedule: str = "adaptive", name: str = "cram"
+    task: str,
+    changes: Sequence[str],
+    *,
+    preset: str | None = None,
+    schedule: str | None = None,
+    model: str | None = None,
 ) -> RunConfig:
     """`recipes.configure` with `a.b=c` changes; `task.…` are the task's own settings."""
+    preset, schedule, model = preset or "tiny", schedule or "adaptive", model or "cram"
     check_choice("schedule", schedule, Schedule)
     settings, others = _split(changes)
     for field, option in (("preset", "preset"), ("name", "model"), ("model", "model")):
         if field in others:
             raise ValueError(f"--set {field}=… is not possible; use --{option}")
     return recipes.configure(
-        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=name
+        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
     )
 
 
@@ -92,11 +98,13 @@ def value(text: str) -> Any:
 
 def lists(option: str, given: Sequence[str]) -> dict[str, list[str]]:
     """`name=value,value` as names and the words they may be."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for each in given:
         name, equals, words = each.partition("=")
         if not equals:
             raise ValueError(f"{option} {each!r} is not possible; allowed: name=value,value,…")
+        if name in found:
+            raise ValueError(f"{option} {name} is given twice; give all its values at once, separated by commas")
         found[name] = [word for word in words.split(",") if word]
     return found
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import lists, machine, prepare
+from torchcram.cli.settings import configure, lists, machine, prepare
 from torchcram.cli.train import stopping_signals
 from torchcram.training.sweep import Job, Sweep, jobs
 
@@ -39,6 +39,8 @@ def run(
     prepare(device)
     given = {name: value for name, value in options.items() if value is not None}
     every = jobs(task, out, lists("--vary", vary), fixed=changes, options=given)
+    for job in every:
+        _check(job)
     console = Console(highlight=False, stderr=str(json) == "-")
     sweep = Sweep(every, workers=workers, device=device, rows=rows)
     with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"), _later(minutes, sweep.stop):
@@ -73,18 +75,27 @@ def _later(minutes: float | None, act: Callable[[], None]) -> Iterator[None]:
             timer.cancel()
 
 
+def _check(job: Job) -> None:
+    """What cannot be trained is told before anything else is."""
+    try:
+        configure(job.task, job.settings, **job.chosen)
+    except ValueError as error:
+        raise ValueError(f"{job.folder.name}: {error}") from error
+
+
 def _line(job: Job, row: Mapping[str, Any]) -> str:
     return f"{job.folder.name}: accuracy {_share(row['accuracy'])}, reads {_share(row['reads'])}"
 
 
 def _table(every: Sequence[Job], rows: Mapping[str, Mapping[str, Any]]) -> Table:
     names = list(every[0].varied)
-    shown = ("accuracy", "accuracy_recurring", "accuracy_novel", "reads", "layer_reads", "pairs")
-    table = Table(*names, *shown, "seconds", box=None)
+    shown = ("accuracy", "accuracy_recurring", "accuracy_novel", "reads", "pairs")
+    heads = (name.removeprefix("accuracy_") for name in shown)
+    table = Table(*(name.rpartition(".")[2] for name in names), *heads, "steps", "parameters", "seconds", box=None)
     for job in every:
         row = rows.get(job.folder.name, {})
-        seconds = f"{row['seconds']:.0f}" if row else "–"
-        table.add_row(*job.varied.values(), *(_share(row.get(name)) for name in shown), seconds)
+        counts = [f"{row[name]:,.0f}" if row else "–" for name in ("steps", "parameters", "seconds")]
+        table.add_row(*job.varied.values(), *(_share(row.get(name)) for name in shown), *counts)
     return table
 
 

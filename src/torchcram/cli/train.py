@@ -52,7 +52,7 @@ def run(
                 config = folder.config
                 _agrees(config, task, model, preset, schedule, changes)
             else:
-                config = configure(task, preset or "tiny", changes, schedule or "adaptive", model or "cram")
+                config = configure(task, changes, preset=preset, schedule=schedule, model=model)
             world.check(config)
             if world.first:
                 stack.enter_context(folder)

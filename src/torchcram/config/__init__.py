@@ -2,6 +2,7 @@
 
 from torchcram.config.baseline import (
     BASELINES,
+    CONTROLS,
     AttentionConfig,
     BaselineConfig,
     SpaceConfig,
@@ -23,6 +24,7 @@ from torchcram.config.cram import (
 
 __all__ = [
     "BASELINES",
+    "CONTROLS",
     "PRESETS",
     "AttentionConfig",
     "BaselineConfig",

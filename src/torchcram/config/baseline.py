@@ -132,3 +132,11 @@ BASELINES: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
     }
 )
 """What makes each baseline; sizes come from the preset, and the feed-forward width from CRAM's number of parameters."""
+
+CONTROLS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {
+        "gate": {"semantic.rank": 0, "contradiction.rank": 0},
+        "working": {"semantic.rank": 0, "contradiction.rank": 0, "episodic.layers": []},
+    }
+)
+"""CRAM without semantic memory, and without anything but working memory: what differs in the model."""

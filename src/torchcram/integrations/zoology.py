@@ -94,8 +94,10 @@ class CramMixer(nn.Module):
         width = self.block.norm_memory.weight.shape[0]
         if x.dim() != 3 or x.shape[1] < 1 or x.shape[2] != width:
             raise ValueError(f"x has shape {tuple(x.shape)}; expected [B, L, {width}], L at least 1")
-        if dt is not None and (dt.shape != x.shape[:2] or bool((dt < 0).any())):
-            raise ValueError(f"dt has shape {tuple(dt.shape)}; expected {tuple(x.shape[:2])}, and no gap below 0")
+        if dt is not None and dt.shape != x.shape[:2]:
+            raise ValueError(f"dt has shape {tuple(dt.shape)}; expected {tuple(x.shape[:2])}")
+        if dt is not None and bool((dt < 0).any()):
+            raise ValueError(f"dt has a gap of {float(dt.min()):g}; expected none below 0")
         learning = self.training and torch.is_grad_enabled()
         below = _consolidator_below(x) if learning else None
         if below is not None:

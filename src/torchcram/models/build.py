@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from torchcram.config import BASELINES, PRESETS, BaselineConfig, CramConfig, ModelConfig
+from torchcram.config import BASELINES, CONTROLS, BaselineConfig, CramConfig, ModelConfig
 from torchcram.models import folder
 from torchcram.models.baselines import Baseline
 from torchcram.models.cram import Cram
@@ -40,16 +40,19 @@ def parameters(config: ModelConfig) -> int:
         return sum(p.numel() for p in build(config).parameters())
 
 
-def baseline(name: str, preset: str, like: CramConfig) -> BaselineConfig:
-    """The config of a baseline (`BASELINES`), with the inputs, outputs and number of parameters of a CRAM.
+def baseline(name: str, like: CramConfig) -> CramConfig | BaselineConfig:
+    """The config of a baseline (`BASELINES`) or control (`CONTROLS`) with the size of a CRAM.
 
-    The width of the feed-forward layers makes up for what the mixers differ in.
+    It has the same inputs, outputs, layers, width, heads and number of parameters: the width of the feed-forward layers
+    makes up for what the mixers differ in.
     """
+    if name in CONTROLS:
+        return matched(like.override(CONTROLS[name]), parameters(like))
     if name not in BASELINES:
-        reject("model", name, ", ".join(["cram", *BASELINES]))
-    size = PRESETS[preset]
-    data = {"layers": like.layers, "inputs": like.inputs, "outputs": like.outputs, "block": {**size["block"]}}
-    config = BaselineConfig.from_dict({**data, "mixer": BASELINES[name]["mixer"], "attention": dict(size["episodic"])})
+        reject("model", name, ", ".join([*CONTROLS, *BASELINES]))
+    data = {"layers": like.layers, "inputs": like.inputs, "outputs": like.outputs, "block": like.block}
+    attention = {"heads": like.episodic.heads}
+    config = BaselineConfig.from_dict({**data, "mixer": BASELINES[name]["mixer"], "attention": attention})
     config = config.override(BASELINES[name])
     if config.mixer == "attention":
         config = config.override({"attention.convolution": like.episodic.convolution})

@@ -38,8 +38,8 @@ class Decoder:
 
         compile: what is before and after the layers as well, which takes some seconds at the first step.
         """
-        if not self.suits(model):
-            raise ValueError("a Decoder is for models with bounded buffers and without a contradiction index")
+        if not isinstance(model, Cram) or not self.suits(model):
+            raise ValueError("a Decoder is for CRAM with bounded buffers and without a contradiction index")
         if model.training:
             raise ValueError("the model is in training mode; call model.eval() first")
         if (state is None) == (batch is None):

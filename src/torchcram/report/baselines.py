@@ -44,7 +44,8 @@ built: docs/decisions/013-baselines.md.
 
 {about}
 
-All have the inputs, outputs and number of parameters that CRAM has, see Δτ, and are trained by the same loop.
+All have the inputs and outputs that CRAM has, see Δτ, are trained by the same loop, and have as many parameters where a
+table does not say otherwise.
 
 ## Sanity: recall of what was bound in the same sequence (MQAR)
 
@@ -52,7 +53,8 @@ All have the inputs, outputs and number of parameters that CRAM has, see Δτ, a
 
 {mqar}
 
-Nothing recurs from one sequence to the next, so nothing can be learned by heart: every query needs a read.
+Nothing recurs from one sequence to the next, so nothing can be learned by heart: every query needs a read, or a state
+that holds all bindings.
 
 ## SRCD
 
@@ -60,9 +62,12 @@ Nothing recurs from one sequence to the next, so nothing can be learned by heart
 
 {srcd}
 
-Accuracy: median of the seeds, and the worst in brackets. Reads: positions that look back in at least one layer. Pairs:
-in units of dense attention's. Writes: positions that can be looked back at, mean over layers. State: of one sequence,
-after {state_length} positions. Speed: of a training step, and of a forward pass of a batch, each timed alone.
+Accuracy: median of the seeds, and the worst in brackets. Reads: positions that look back in at least one layer,
+likewise. Pairs: in units of dense attention's; index: comparisons of CRAM's contradiction index in the same units.
+Writes: positions that can be looked back at, mean over layers that keep any. State: of one sequence, after
+{state_length} positions. Speed: of a training step, and of a forward pass of a batch, not compiled, each timed alone on
+the GPU, on a run with the same model and setting but perhaps another learning rate, seed or number of steps (the
+commands tell); no model is at its fastest there.
 
 ### Who solves it
 
@@ -70,25 +75,36 @@ after {state_length} positions. Speed: of a training step, and of a forward pass
 
 ### Quality against reads
 
-One seed for each setting of what trades attention for quality, beside the models as they are above. Time is that of a
-forward pass of a batch, in units of CRAM's in the same run; of settings without one it was not taken.
+One seed for each setting of what trades attention for quality; models as they are above (`default`) with all their
+seeds, of which the median counts. Time is that of a forward pass of a batch, in units of CRAM's in the same run, good
+to some 20 %; of settings without one it was not taken.
 
 {curve}
 
 ### How they were tuned
 
-Accuracy (all queries) at each learning rate that was tried, one seed; the best was used. Batches and schedule are the
-same for all, and so are the steps where a setting does not say otherwise.
+Accuracy (all queries) at each learning rate that was tried, one seed, and in brackets the reads of those that choose
+them; bold is what was used. Batches and schedule are the same for all, and so are the steps where a setting does not
+say otherwise.
 
 {rates}
 """
 
 
+_DEFAULTS = {
+    "cram": "price=0.05",
+    "gate": "price=0.05",
+    "mod": "capacity=0.125",
+    "entropy": "deviations=1",
+    "window": "window=256",
+}
+"""What trades attention for quality where nothing else is said."""
+
 _ABOUT_ALL = {"setting", "machine", "commit", "command", "rows"}
 _NEEDED = {"what", "task", "model", "setting", "seed"}
 _COLUMNS = (
-    *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "writes", "parameters"),
-    *("state", "tokens/s", "forward ms"),
+    *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "index", "writes"),
+    *("parameters", "state", "tokens/s", "forward ms"),
 )
 
 
@@ -137,6 +153,8 @@ def page(srcd: Row, mqar: Row) -> str:
         missing = {key for row in data["rows"] for key in _NEEDED - row.keys()} | (_ABOUT_ALL - data.keys())
         if missing:
             raise ValueError(f"the result file of {name} has rows without {', '.join(sorted(missing))}")
+        if wrong := sorted({row["task"] for row in data["rows"] if not row["task"].endswith(name.lower())}):
+            raise ValueError(f"the result file of {name} has rows of {', '.join(wrong)}")
     finals, costs = (groups(srcd["rows"], what) for what in ("final", "cost"))
     lengths = {row["state_length"] for group in costs for row in group.rows if "state_length" in row}
     if len(lengths) > 1:
@@ -172,7 +190,7 @@ def verdicts(finals: Sequence[Group]) -> list[str]:
         lines.append(f"Without any attention, by a state that is large enough: {', '.join(g.name for g in without)}.")
     if some := [g for g in solving if g.reads > 0]:
         least = _percent(some[0].median("opt"))
-        told = ", ".join(f"{g.name} {_percent(g.reads)}" for g in some)
+        told = ", ".join(f"{_with_seeds(g, finals)} {_percent(g.reads)}" for g in some)
         lines.append(f"With reads, of which {least} is the least possible: {told}.")
     ours = [g for g in solving if g.model == "cram"]
     if any(g.model == "cram" for g in finals) and not ours:
@@ -180,15 +198,23 @@ def verdicts(finals: Sequence[Group]) -> list[str]:
     elif ours and (fewer := [g for g in solving if g.reads < ours[0].reads]):
         lines.append(f"CRAM is not ahead of {', '.join(g.name for g in fewer)}.")
     elif ours:
-        lines.append("CRAM reads least.")
+        lines.append("Of these, CRAM reads least.")
     if not_solving := [g for g in finals if not g.solves]:
         lines.append(f"Not at {_percent(SOLVED)} with every seed: {', '.join(map(_fails, not_solving))}.")
     return lines
 
 
+def _with_seeds(group: Group, finals: Sequence[Group]) -> str:
+    """Its name, and how many seeds it has if others have more."""
+    count, most = len(group.rows), max(len(other.rows) for other in finals)
+    return group.name if count == most else f"{group.name} ({count} seed{'s' if count > 1 else ''})"
+
+
 def _fails(group: Group) -> str:
     """A model that does not solve SRCD, how far it came, and with how many seeds it does."""
     novel = f"novel {_percent(group.median('accuracy_novel'))}"
+    if len(group.rows) > 1:
+        novel += f", at worst {_percent(group.worst('accuracy_novel'))}"
     good = [row for row in group.rows if row["accuracy"] >= SOLVED]
     if not good:
         return f"{group.name} ({novel})"
@@ -208,13 +234,15 @@ def _mqar_table(finals: Sequence[Group]) -> str:
             group.name,
             _count(group.rows[0].get("steps")),
             str(len(group.rows)),
+            f"{group.rows[0]['parameters']:,}",
             _accuracy(group, "accuracy"),
-            _percent(group.reads),
+            _most_reads(group),
             plain(group.reads / least) if least else "–",
             _percent(group.median("pairs")),
+            _percent(group.median("compared") or 0.0),
         ]
 
-    heads = ("task", "model", "steps", "seeds", "accuracy", "reads", "reads ÷ queries", "pairs")
+    heads = ("task", "model", "steps", "seeds", "parameters", "accuracy", "reads", "reads ÷ queries", "pairs", "index")
     return table(heads, map(line, finals))
 
 
@@ -237,8 +265,9 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
             _percent(group.median("accuracy_recurring")),
             _accuracy(group, "accuracy_novel"),
             plain(group.error),
-            _percent(group.reads),
+            _most_reads(group),
             _percent(group.median("pairs")),
+            _percent(group.median("compared") or 0.0),
             _percent(group.median("writes")),
             f"{group.rows[0]['parameters']:,}",
             _bytes(measured["state_bytes"]),
@@ -256,7 +285,7 @@ def _curve_table(curve: Sequence[Group], finals: Sequence[Group], costs: Mapping
         cost = costs.get(_timed(group))
         return [
             f"`{group.model}`",
-            group.setting or "as above",
+            group.setting or f"default: {_DEFAULTS[group.model]}",
             _percent(group.median("accuracy")),
             _percent(group.median("accuracy_novel")),
             _percent(group.reads),
@@ -284,9 +313,24 @@ def _rates_table(rows: Iterable[Row]) -> str:
     lines = []
     for name, each in tried.items():
         # Of runs with several seeds at one rate, the first tells.
-        found = {row["rate"]: row["accuracy"] for row in sorted(each, key=lambda row: -int(row["seed"]))}
-        lines.append([name, *(_percent(found.get(rate)) for rate in rates)])
+        found = {row["rate"]: row for row in sorted(each, key=lambda row: -int(row["seed"]))}
+        lines.append([name, *(_tried(found.get(rate)) for rate in rates)])
     return table(("model", *(f"{rate:g}" for rate in rates)), lines)
+
+
+def _tried(row: Row | None) -> str:
+    """An accuracy, with reads if they were chosen; bold if it was the one to use."""
+    if row is None:
+        return "–"
+    chosen = row.get("layer_reads") is not None and 0 < row["reads"] < 1
+    told = _percent(row["accuracy"]) + (f" ({_percent(row['reads'])})" if chosen else "")
+    return f"**{told}**" if row["what"] == "final" else told
+
+
+def _most_reads(group: Group) -> str:
+    """The median of the seeds, and the most in brackets."""
+    most = max(float(row["reads"]) for row in group.rows)
+    return _percent(group.reads) if len(group.rows) == 1 else f"{_percent(group.reads)} ({_percent(most)})"
 
 
 def _accuracy(group: Group, key: str) -> str:

@@ -81,7 +81,7 @@ class NetworkConfig(StrictConfig):
     def with_model(self, name: str, preset: str, **changes: Any) -> NetworkConfig:
         """The same with a CRAM of a known size, or a baseline (`BASELINES`) with as many parameters."""
         cram = CramConfig.preset(preset, inputs=self.inputs, outputs=self.output)
-        model = cram if name == "cram" else baseline(name, preset, cram)
+        model = cram if name == "cram" else baseline(name, cram)
         return self.override({"model": model.override(changes)})
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchcram import tasks
-from torchcram.config import BASELINES, BaselineConfig, CramConfig
+from torchcram.config import BASELINES, CONTROLS, BaselineConfig, CramConfig
 from torchcram.consolidation.config import ConsolidationConfig, Schedule
-from torchcram.models import baseline, matched, parameters
+from torchcram.models import baseline
 from torchcram.strict import reject
 from torchcram.training.config import RunConfig
 
@@ -55,14 +55,10 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
 }
 """What a task needs of a model and a run, likewise; `task.` is for the task's own settings."""
 
-CONTROLS: Mapping[str, Mapping[str, Any]] = {
-    "gate": {"semantic.rank": 0, "contradiction.rank": 0},
-    "working": {"semantic.rank": 0, "contradiction.rank": 0, "episodic.layers": []},
-}
-"""CRAM without semantic memory, and without anything but working memory: what differs in the model."""
-
 MODELS = ("cram", *CONTROLS, *BASELINES)
 """All that can be trained, by name."""
+
+_SIZES = ("model.layers", "model.block.width")  # changed before parameters are counted, not after
 
 PAPER: Mapping[str, Any] = {
     "model.router.quality": "exact",
@@ -98,7 +94,8 @@ def configure(
 ) -> RunConfig:
     """A run's config: a model of a size for a task, the recipes of both, then changes by dotted name.
 
-    name: `cram`, one of its `CONTROLS`, or a baseline (`config.BASELINES`); all get as many parameters.
+    name: `cram`, one of its controls (`config.CONTROLS`), or a baseline (`config.BASELINES`); all get as many
+    parameters as a CRAM with the same layers and width.
     """
     if name not in MODELS:
         reject("model", name, ", ".join(MODELS))
@@ -112,13 +109,10 @@ def configure(
         {
             "episodic.trained_length": max(2, made.length),
             **{field.removeprefix("model."): given.pop(field) for field in tuple(given) if field.startswith("model.")},
+            **{field.removeprefix("model."): value for field, value in (changes or {}).items() if field in _SIZES},
         }
     )
-    model: CramConfig | BaselineConfig = cram
-    if name in BASELINES:
-        model = baseline(name, preset, cram)
-    elif name in CONTROLS:
-        model = matched(cram.override(CONTROLS[name]), parameters(cram))
+    model: CramConfig | BaselineConfig = cram if name == "cram" else baseline(name, cram)
     if name in BASELINES or name == "working":
         schedule = "plain"
     given |= PAPER if schedule == "paper" else {}

@@ -41,25 +41,33 @@ class Job:
         """Whether there is something to go on from."""
         return (self.folder / "config.json").exists()
 
-    def result(self) -> dict[str, Any] | None:
-        """What came of it, read from its folder; None if it is not done."""
+    def result(self, rows: int) -> dict[str, Any] | None:
+        """What came of it on so many held-out sequences, read from its folder; None if it is not done."""
         try:
             data = json.loads((self.folder / "row.json").read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError):
             return None
         row: dict[str, Any] = data["rows"][0]
-        return row
+        return row if row.get("rows") == rows else None
+
+    @property
+    def settings(self) -> list[str]:
+        """All of its settings, as `a.b=c`."""
+        return [*self.fixed, *(f"{name}={value}" for name, value in self.varied.items() if name not in OPTIONS)]
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """All of its options."""
+        return {**self.options, **{name: value for name, value in self.varied.items() if name in OPTIONS}}
 
     def commands(self, device: str, rows: int) -> Iterator[list[str]]:
         """What to run, one after the other."""
-        options = {**self.options, **{name: value for name, value in self.varied.items() if name in OPTIONS}}
-        own = [word for name, value in options.items() for word in (f"--{name}", value)]
+        own = [word for name, value in self.chosen.items() for word in (f"--{name}", value)]
         train = ["train", self.task, "--out", str(self.folder), "--device", device, *own]
         if self.begun:
             yield [*train, "--resume"]
         else:
-            settings = [f"{name}={value}" for name, value in self.varied.items() if name not in OPTIONS]
-            yield [*train, *(word for each in (*self.fixed, *settings) for word in ("--set", each))]
+            yield [*train, *(word for each in self.settings for word in ("--set", each))]
         target = str(self.folder / "row.json")
         yield ["evaluate", str(self.folder), "--device", device, "--rows", str(rows), "--json", target]
 
@@ -78,6 +86,8 @@ def jobs(
     for name, values in vary.items():
         if not values or len(set(values)) < len(values):
             reject(f"--vary {name}", ",".join(values), "values that differ, at least one")
+    if twice := sorted(set(vary) & {*(options or {}), *(change.partition("=")[0] for change in fixed)}):
+        raise ValueError(f"{', '.join(twice)} cannot both be varied and be given")
     found = []
     for values in itertools.product(*vary.values()):
         varied = dict(zip(vary, values, strict=True))
@@ -90,10 +100,11 @@ def jobs(
 
 def _remember(job: Job) -> None:
     """Write down what all runs of a sweep have, as this one; a folder of a sweep with anything else is refused."""
-    out, given = job.folder.parent, {"task": job.task, "fixed": list(job.fixed), "options": job.options}
+    out, given = job.folder.parent, {"task": job.task, "fixed": sorted(job.fixed), "options": job.options}
     file = out / "sweep.json"
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
+        before["fixed"].sort()
         if before != given:
             raise ValueError(f"{out} holds a sweep of {before}, not of {given}; choose another folder")
         return
@@ -117,14 +128,14 @@ class Sweep:
         with ThreadPoolExecutor(self.workers) as pool:
             waiting = {}
             for job in self.jobs:
-                done = job.result()
+                done = job.result(self.rows)
                 if done is None:
                     waiting[pool.submit(self._work, job, say)] = job
                 else:
                     yield job, done
             for future in as_completed(waiting):
                 future.result()
-                yield waiting[future], waiting[future].result()
+                yield waiting[future], waiting[future].result(self.rows)
 
     def stop(self) -> None:
         """Ask all that run to save and stop, and start nothing more."""
@@ -143,7 +154,7 @@ class Sweep:
                 if code is None:
                     return
                 if code:
-                    say(job, f"failed: see {log.name}")
+                    say(job, f"failed: {_last_line(log.name)} ({log.name})")
                     return
 
     def _call(self, words: Sequence[str], log: Any) -> int | None:
@@ -165,3 +176,8 @@ class Sweep:
         with self._lock:
             self._running.discard(process)
             return None if self._stopped else code
+
+
+def _last_line(path: str) -> str:
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
