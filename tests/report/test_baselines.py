@@ -102,7 +102,7 @@ def test_it_says_where_cram_is_not_ahead():
     assert said[2] == "CRAM is not ahead of `mamba`, `gate`."
     failed = (row("final", "cram", 0.9999, 0.015), row("final", "cram", 0.99, 0.015), *rivals)
     said = baselines.verdicts(baselines.groups(failed, "final"))
-    assert "`gate` 1.40 %" in said[1]
+    assert "`gate` (1 seed) 1.40 %" in said[1]
     assert said[2:] == [
         "CRAM does not reach 99.90 % with every seed.",
         "Not at 99.90 % with every seed: `cram` (novel 99.48 %, at worst 98.99 %; 1 of 2 seeds do, with reads of"
