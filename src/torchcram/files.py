@@ -1,7 +1,8 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, their checksums, and where to keep what can be made anew."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,3 +22,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def digest(path: Path, kind: str = "sha256") -> str:
+    """Checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def cache() -> Path:
+    """Where data sets and models are kept: `TORCHCRAM_CACHE`, or the user's folder for such things."""
+    named = os.environ.get("TORCHCRAM_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
+    return Path(named) if named else base / "torchcram"

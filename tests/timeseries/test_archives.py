@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from torchcram import files
 from torchcram.timeseries import archives
 
 FILES = {"set/1.txt": b"one\n", "set/deep/2.txt": b"two " * 500}
@@ -169,4 +170,4 @@ def test_a_file_that_is_not_the_official_one_is_told_of(tmp_path, kind):
 
 def test_a_digest_is_that_of_the_content(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 5000)
-    assert archives.digest(tmp_path / "a") == hashlib.sha256(b"x" * 5000).hexdigest()
+    assert files.digest(tmp_path / "a") == hashlib.sha256(b"x" * 5000).hexdigest()

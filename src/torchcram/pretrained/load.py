@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchcram.pretrained import gguf, llama, tokens
+from torchcram.pretrained.fetch import SOURCES, folder
 from torchcram.pretrained.tokens import Merges, Tokenizer
 
 
@@ -31,9 +32,14 @@ class Pretrained:
 
 
 def load(name: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Pretrained:
-    """A model by a Hugging Face name or folder, or in a file: `.gguf`, or `.bin` of llama2.c with `tok*.bin` beside."""
+    """A model by a Hugging Face name or folder, or in a file: `.gguf`, or `.bin` of llama2.c with `tok*.bin` beside.
+
+    A name that `fetch` knows is that model, once it was fetched.
+    """
     _transformers()
     path = Path(name)
+    if str(name) in SOURCES and not path.exists():
+        return _fetched(str(name), device)
     if path.is_file():
         made = _from_gguf(path) if path.suffix == ".gguf" else _from_llama2c(path)
     elif path.suffix in (".gguf", ".bin"):
@@ -42,6 +48,13 @@ def load(name: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
         made = _from_hub(name)
     made.model.to(device).eval().requires_grad_(False)
     return made
+
+
+def _fetched(name: str, device: torch.device | str) -> Pretrained:
+    place = folder(name)
+    if not place.is_dir():
+        raise FileNotFoundError(f"{name} is not here yet; get it with: torchcram fetch {name}")
+    return replace(load(place, device=device), name=name, note=SOURCES[name].about)
 
 
 def _from_gguf(path: Path) -> Pretrained:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import tarfile
 import warnings
@@ -11,6 +10,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+
+from torchcram.files import digest
 
 LARGEST = 1 << 30
 """Bytes that a member of an archive may have: far more than any of these data sets' files."""
@@ -45,12 +46,6 @@ def check(path: Path, official: Mapping[str, str]) -> None:
             f"{path} is not, byte for byte, the official file (its checksum is another); it is read all the same",
             stacklevel=2,
         )
-
-
-def digest(path: Path, kind: str = "sha256") -> str:
-    """Checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 def members(path: Path) -> Iterator[tuple[PurePosixPath, bytes]]:

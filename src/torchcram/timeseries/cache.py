@@ -14,20 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from torchcram.timeseries.archives import digest
+from torchcram import files
 from torchcram.timeseries.series import Series
 
 _VERSION = 1  # of what loaders make of files; raised whenever that changes
 _LARGE = 1 << 28  # bytes beyond which reading a file whole takes too long
 _ARRAYS = tuple(f.name for f in dataclasses.fields(Series) if f.type == "Array")
 _WORDS = tuple(f.name for f in dataclasses.fields(Series) if f.name not in _ARRAYS)
-
-
-def default() -> Path:
-    """Where data sets are kept: `TORCHCRAM_CACHE`, or the user's folder for such things."""
-    named = os.environ.get("TORCHCRAM_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
-    return Path(named) if named else base / "torchcram"
 
 
 def kept(
@@ -37,7 +30,7 @@ def kept(
 
     Arrays come back mapped from their files. A folder appears whole or not at all.
     """
-    base = folder if folder is not None else default()
+    base = folder if folder is not None else files.cache()
     told = json.dumps([_VERSION, settings, [[path.name, _fingerprint(path)] for path in sources]])
     place = base / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     if not place.is_dir():
@@ -58,9 +51,9 @@ def kept(
 def _fingerprint(path: Path) -> str:
     """What tells a file from another: its content; of a folder or of a large file, sizes and times of change."""
     if path.is_file() and path.stat().st_size <= _LARGE:
-        return digest(path)
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    told = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        return files.digest(path)
+    found = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    told = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in found]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 

@@ -24,7 +24,7 @@ class DataSet:
     splits: int
     """How many there are; they are numbered from 1."""
     make: Callable[[Folder, int, Path | None], Split]
-    """Of a folder with its files, one split; the path says where to keep what was read (default: `cache.default`)."""
+    """Of a folder with its files, one split; the path says where to keep what was read (default: `files.cache`)."""
 
 
 def _uea(name: str) -> DataSet:

@@ -1,0 +1,116 @@
+"""`torchcram probe`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from torchcram import results
+from torchcram.cli.errors import told
+from torchcram.cli.settings import machine, prepare
+from torchcram.files import replacing
+from torchcram.pretrained import redundancy
+from torchcram.pretrained.load import Pretrained, load
+from torchcram.pretrained.probes import ProbeConfig
+from torchcram.pretrained.redundancy import RedundancyConfig
+from torchcram.pretrained.text import Document, Windows, documents, windows
+from torchcram.report import redundancy as report
+from torchcram.results import Row
+
+_WINDOW = 1024
+
+
+@told()
+def run(
+    model: str,
+    out: Path,
+    *,
+    text: Sequence[Path],
+    judged: Sequence[Path],
+    train_tokens: int,
+    eval_tokens: int,
+    tested_tokens: int,
+    window: int | None,
+    batch: int,
+    rank: int | None,
+    steps: int,
+    seed: int,
+    device: str,
+) -> None:
+    """Find out how much of a model's attention can be told without attending; write rows and a page to a folder."""
+    prepare(device)
+    console = Console(highlight=False)
+    loaded = load(model, device=device)
+    length = window or min(_WINDOW, loaded.context or _WINDOW)
+    if loaded.context and length > loaded.context:
+        raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
+    train, held = _parts(loaded, text, judged, length, train_tokens, eval_tokens)
+    config = RedundancyConfig(
+        tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
+    )
+    about: Row = {
+        "what": "about",
+        "model": loaded.name,
+        "note": loaded.note,
+        "window": length,
+        "train_tokens": train.tokens.numel(),
+        "eval_tokens": held.tokens.numel(),
+        "documents": len(held.names),
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+    }
+    try:
+        rows = [about, *redundancy.run(loaded, train, held, config, device=device, say=console.print)]
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"{device} has too little memory for this; use a smaller --batch or --window") from error
+    out.mkdir(parents=True, exist_ok=True)
+    results.write(
+        out / "redundancy.json",
+        name=f"redundancy-{loaded.name.rpartition('/')[2]}",
+        rows=rows,
+        seeds=[seed],
+        machine=machine(device),
+    )
+    with replacing(out / "report.html") as temporary:
+        temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
+    console.print(_table(rows))
+    console.print(report.verdict(rows), soft_wrap=True)
+    console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
+
+
+def _parts(
+    loaded: Pretrained, text: Sequence[Path], judged: Sequence[Path], length: int, train: int, held: int
+) -> tuple[Windows, Windows]:
+    """Windows to learn from, and others to judge on: of other files, or of the ends of the same ones."""
+    given = [document for path in text for document in documents(path)]
+    if judged:
+        others = [document for path in judged for document in documents(path)]
+        return (
+            windows(given, loaded.tokenizer, length, train),
+            windows(_spread(others), loaded.tokenizer, length, held),
+        )
+    both = windows(given, loaded.tokenizer, length, train + held)
+    count = min(held // length, len(both) // 3)
+    if count < 1:
+        raise ValueError("there is too little text to learn from and to judge on; give more, or --judge other files")
+    first, last = slice(0, len(both) - count), slice(len(both) - count, None)
+    return tuple(Windows(both.tokens[part], both.owner[part], both.names) for part in (first, last))  # type: ignore[return-value]
+
+
+def _spread(given: Sequence[Document]) -> Sequence[Document]:
+    """The same, those of all files in turn, so that a limit leaves some of each."""
+    by_file: dict[str, list[Document]] = {}
+    for document in given:
+        by_file.setdefault(document.name.rpartition(":")[0], []).append(document)
+    longest = max(map(len, by_file.values()))
+    return [each[place] for place in range(longest) for each in by_file.values() if place < len(each)]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(*report.HEADS, box=None)
+    for line in report.groups(rows, intervals=False):
+        table.add_row(*line)
+    return table

@@ -1,0 +1,105 @@
+"""`torchcram probe`, from a file to a page."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.pretrained import files
+from torchcram.cli.main import app
+from torchcram.pretrained import redundancy
+from torchcram.pretrained.probes import LADDER
+from torchcram.report import redundancy as report
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small model, and texts of its letters."""
+    made = tmp_path_factory.mktemp("model")
+    tensors, told = files.llama_tensors(np.random.default_rng(0)), files.llama_metadata()
+    (made / "small.gguf").write_bytes(files.gguf(told, tensors))
+    rng = np.random.default_rng(1)
+    for name, count in (("one.txt", 6), ("two.txt", 3)):
+        documents = ["".join(rng.choice(list("abcdefgh"), 300)) for _ in range(count)]
+        (made / name).write_text("\n<|endoftext|>\n".join(documents), encoding="utf-8")
+    return made
+
+
+def probe(folder, out, *words, model="small.gguf", text="one.txt"):
+    given = ["probe", str(folder / model), "--text", str(folder / text), "--out", str(out), "--window", "16", *words]
+    return CliRunner().invoke(app, given)
+
+
+def test_a_model_is_probed_and_told_of(folder, tmp_path):
+    done = probe(folder, tmp_path / "out", "--judge", str(folder / "two.txt"), "--tested-tokens", "200", "--steps", "1")
+    assert done.exit_code == 0, done.output
+    assert "of 2 layers of small the map can take attention's place" in done.output.replace("\n", " ")
+    data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
+    rows = data["rows"]
+    kinds = {row["what"] for row in rows}
+    assert kinds == {"about", "layer", "group", "heads", "head", "penalty", "loss", "one layer", "layers", "copying"}
+    about = rows[0]
+    assert (about["window"], about["documents"]) == (16, 3)
+    assert about["eval_tokens"] % 16 == 0
+    assert {row["weights"] for row in rows if row["what"] == "layer"} == {"pretrained", "random"}
+    assert {row["predictor"] for row in rows if row["what"] == "layer"} == set(LADDER)
+    assert sum(row["what"] == "head" and row["weights"] == "pretrained" for row in rows) == 2 * 2 * 4  # two sets
+    for row in rows:
+        if row["what"] == "group":
+            assert row["r2_low"] <= row["r2_high"]
+        if row["what"] == "heads":
+            assert row["high"] + row["middle"] + row["low"] == pytest.approx(1)
+        if row["what"] == "one layer" and row["predictor"] == "mean":
+            assert row["recovered"] in (None, 0)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page == report.page(data)
+    for words in ("centred R²", "Copying", "What attention is worth", "<svg", "layer"):
+        assert words in page
+    assert "<script src" not in page
+
+
+def test_the_ends_of_the_same_files_are_judged_on_by_default(folder, tmp_path):
+    done = probe(folder, tmp_path / "out", "--eval-tokens", "320", "--tested-tokens", "64", "--rank", "0")
+    assert done.exit_code == 0, done.output
+    about = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]
+    assert about["eval_tokens"] == 320
+
+
+def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
+    (folder / "short.txt").write_text("abc", encoding="utf-8")
+    (folder / "bad.gguf").write_bytes(b"GGUF" + bytes(20))
+    out = tmp_path / "out"
+    for words, message in (
+        ({"text": "short.txt"}, "no text is as long as one window of 16 tokens"),
+        ({"model": "none.gguf"}, "there is no file"),
+        ({"model": "bad.gguf"}, "is of GGUF version 0"),
+        ({"model": "one.txt"}, "is damaged, or not a llama2.c file"),
+    ):
+        done = probe(folder, out, **words)
+        assert done.exit_code == 1
+        assert message in done.output.replace("\n", " ")
+    done = probe(folder, out, "--window", "128")
+    assert "--window 128 is more than the 64 positions that small has" in done.output.replace("\n", " ")
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("no room")
+        yield
+
+    monkeypatch.setattr(redundancy, "run", full)
+    done = probe(folder, out)
+    assert "cpu has too little memory for this; use a smaller --batch or --window" in done.output.replace("\n", " ")
+    assert not out.exists()
+
+
+def test_thirds_of_layers_cover_all():
+    for layers in (1, 2, 3, 5, 12, 30):
+        groups = redundancy._groups(layers)
+        places = list(range(layers))
+        assert places[groups["overall"]] == places
+        assert all(places[groups[name]] for name in ("early", "middle", "late"))
+        if layers >= 3:
+            assert [*places[groups["early"]], *places[groups["middle"]], *places[groups["late"]]] == places
