@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,3 +36,15 @@ def cache() -> Path:
     named = os.environ.get("TORCHCRAM_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")
     return Path(named) if named else base / "torchcram"
+
+
+def unpacked(path: str | os.PathLike[str]) -> bytes:
+    """What a file holds, one that is packed as `.xz` unpacked."""
+    file = Path(path)
+    data = file.read_bytes()
+    if file.suffix != ".xz":
+        return data
+    try:
+        return lzma.decompress(data)
+    except lzma.LZMAError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error

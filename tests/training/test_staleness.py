@@ -7,10 +7,9 @@ import torch
 
 from torchcram import CramConfig
 from torchcram.models import Cram
-from torchcram.tasks import Srcd
+from torchcram.tasks import HELD_OUT, Srcd
 from torchcram.tasks.srcd import RECURRING
 from torchcram.training import staleness
-from torchcram.training.evaluate import HELD_OUT
 
 SETTINGS = {"length": 64, "queries": 0.1, "novel_keys": 32, "values": 4, "patterns": 8, "overridden": 0.3}
 

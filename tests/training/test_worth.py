@@ -7,9 +7,8 @@ from torchcram import CramConfig
 from torchcram.draws import Draws
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
-from torchcram.tasks import Srcd
+from torchcram.tasks import HELD_OUT, Srcd
 from torchcram.training import worth
-from torchcram.training.evaluate import HELD_OUT
 
 SETTINGS = {"length": 64, "queries": 0.2, "novel_keys": 32, "values": 4, "patterns": 8}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import lzma
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from torchcram.files import unpacked
 from torchcram.pretrained.tokens import Tokenizer
 
 END = "<|endoftext|>"
@@ -33,10 +33,7 @@ def documents(path: str | os.PathLike[str]) -> list[Document]:
     """Those of a text file, which may be packed as `.xz`: parted by lines `<|endoftext|>`, or by WikiText's titles."""
     file = Path(path)
     try:
-        data = lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()
-        text = data.decode("utf-8")
-    except lzma.LZMAError as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+        text = unpacked(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not text in UTF-8: {error}") from error
     parts = text.split(f"{END}\n") if END in text else _TITLE.split(text)

@@ -3,9 +3,11 @@
 from torchcram.tasks.names import NAMES, make
 from torchcram.tasks.recall import Copying, CopyingConfig, Induction, Mqar, MqarConfig, TokenTaskConfig
 from torchcram.tasks.srcd import Srcd, SrcdConfig
-from torchcram.tasks.task import Examples, Task
+from torchcram.tasks.task import HELD_OUT, Examples, Task
+from torchcram.tasks.text import Text, TextConfig
 
 __all__ = [
+    "HELD_OUT",
     "NAMES",
     "Copying",
     "CopyingConfig",
@@ -16,6 +18,8 @@ __all__ = [
     "Srcd",
     "SrcdConfig",
     "Task",
+    "Text",
+    "TextConfig",
     "TokenTaskConfig",
     "make",
 ]

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from torchcram.config import InputConfig, OutputConfig
 
+HELD_OUT = 1 << 40
+"""Added to the seed for evaluation batches, which training never sees."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:

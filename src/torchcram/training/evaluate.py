@@ -14,10 +14,8 @@ from torchcram import processes
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
 from torchcram.models import AnyModel
-from torchcram.tasks import Examples, Task
+from torchcram.tasks import HELD_OUT, Examples, Task
 
-HELD_OUT = 1 << 40
-"""Added to the seed for evaluation batches, which training never sees."""
 BINS = 20
 """Of the histograms of q, which cover 0 to 1 evenly."""
 AT_ONCE = 131_072
