@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tests.pretrained import files
 from torchcram.cli.main import app
 from torchcram.pretrained import redundancy
+from torchcram.pretrained.load import load
 from torchcram.pretrained.probes import LADDER
 from torchcram.report import redundancy as report
 
@@ -103,3 +104,28 @@ def test_thirds_of_layers_cover_all():
         assert all(places[groups[name]] for name in ("early", "middle", "late"))
         if layers >= 3:
             assert [*places[groups["early"]], *places[groups["middle"]], *places[groups["late"]]] == places
+
+
+@pytest.mark.parametrize("name", ["transformer", "cram"])
+def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
+    texts = [f"task.{key}={folder / file}" for key, file in (("train", "one.txt"), ("held_out", "two.txt"))]
+    settings = [*texts, "steps=4", "save_every=2", "batch=2", "task.length=64", "evaluate_rows=2"]
+    words = ["train", "text", "--model", name, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))])
+    assert done.exit_code == 0, done.output
+    words = ["probe", str(tmp_path / "run"), "--text", str(folder / "one.txt"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*words, "--window", "32", "--eval-tokens", "320", "--tested-tokens", "64"])
+    assert done.exit_code == 0, done.output
+    about = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]
+    assert about["note"] == f"{name}, 4 steps on text, by bytes"
+    assert load(tmp_path / "run", step=2).note == f"{name}, 2 steps on text, by bytes"
+    with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 0, 2, 4"):
+        load(tmp_path / "run", step=3)
+    with pytest.raises(ValueError, match="step = 3 is not possible; allowed: none but with the folder of a run"):
+        load(folder / "small.gguf", step=3)
+    (tmp_path / "run" / "config.json").write_text(
+        (tmp_path / "run" / "config.json").read_text().replace('"task": "text"', '"task": "srcd"')
+    )
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "only runs on text can be probed" in done.output.replace("\n", " ")

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from torchcram.config import CramConfig
+from torchcram.models import baseline, build
 from torchcram.pretrained import sites
 from torchcram.pretrained.sites import recording, replacing
 
@@ -55,7 +57,7 @@ def test_attention_is_found_and_looking_changes_nothing(family):
     before = model(TOKENS).logits
     outputs = []
     handles = [
-        site.module.register_forward_hook(
+        site.inward.register_forward_hook(
             lambda module, args, out: outputs.append(out[0] if isinstance(out, tuple) else out)
         )
         for site in found
@@ -122,3 +124,37 @@ def test_a_layer_that_did_not_attend_is_told():
     found = sites.find(make("Llama"))
     with recording(found) as kept, pytest.raises(ValueError, match="layer 0 did not attend"):
         list(kept.each())
+
+
+@pytest.mark.parametrize("name", ["transformer", "jamba", "cram"])
+def test_models_of_this_project_look_the_same(name):
+    torch.manual_seed(0)
+    like = CramConfig.preset("tiny", vocabulary=50).override({"layers": 3})
+    model = sites.Own(build(like if name == "cram" else baseline(name, like)).eval()).requires_grad_(False)
+    found = sites.find(model)
+    assert len(found) == (1 if name == "jamba" else 3)
+    before = model(TOKENS).logits
+    if name != "cram":
+        torch.testing.assert_close(before, model.model(TOKENS).logits)
+    outputs = []
+    handles = [site.outward.register_forward_hook(lambda module, args, out: outputs.append(out)) for site in found]
+    with recording(found) as kept:
+        during = model(TOKENS).logits
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(before, during)
+    for layer, given, heads in kept.each():
+        assert given.shape == heads.shape == (2, 20, 64)
+        torch.testing.assert_close(found[layer].project(heads), outputs[layer])
+    true = {layer: heads.clone() for layer, _, heads in kept.each()}
+    with replacing(found, {0: lambda seen: true[0]}, lambda: TOKENS):
+        torch.testing.assert_close(model(TOKENS).logits, before)
+    with replacing(found, {0: lambda seen: torch.zeros_like(true[0])}, lambda: TOKENS):
+        assert not torch.allclose(model(TOKENS).logits, before)
+    assert model.get_input_embeddings().weight.shape == (50, 64)
+
+
+def test_a_model_that_attends_nowhere_is_told():
+    model = build(baseline("mamba", CramConfig.preset("tiny", vocabulary=50)))
+    with pytest.raises(ValueError, match="no layer of this model has attention at every position"):
+        sites.find(sites.Own(model))

@@ -254,7 +254,9 @@ def timeseries_page(
 
 @app.command()
 def probe(
-    model: Annotated[str, typer.Argument(help="A Hugging Face name or folder, a .gguf file, or a .bin of llama2.c.")],
+    model: Annotated[
+        str, typer.Argument(help="A Hugging Face name or folder, a .gguf file, a .bin of llama2.c, or a run on text.")
+    ],
     text: Annotated[list[Path], typer.Option(help="Text to learn from; give it several times for several files.")],
     out: Annotated[Path, typer.Option(help="Folder for redundancy.json and report.html.")],
     judged: Annotated[
@@ -270,6 +272,9 @@ def probe(
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="1: also a linear probe by descent, as in the paper.")] = 0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    at: Annotated[
+        int | None, typer.Option(min=0, help="Of a run: the step whose checkpoint is meant; default: the last.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """How much of a pretrained model's attention can be told without attending, and what it is worth."""
@@ -288,6 +293,7 @@ def probe(
         rank=rank,
         steps=steps,
         seed=seed,
+        at=at,
         device=device,
     )
 

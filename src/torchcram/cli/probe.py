@@ -39,12 +39,13 @@ def run(
     rank: int | None,
     steps: int,
     seed: int,
+    at: int | None,
     device: str,
 ) -> None:
     """Find out how much of a model's attention can be told without attending; write rows and a page to a folder."""
     prepare(device)
     console = Console(highlight=False)
-    loaded = load(model, device=device)
+    loaded = load(model, step=at, device=device)
     length = window or min(_WINDOW, loaded.context or _WINDOW)
     if loaded.context and length > loaded.context:
         raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")

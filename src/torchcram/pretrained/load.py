@@ -9,9 +9,14 @@ from typing import Any
 
 import torch
 
+from torchcram.models import build
 from torchcram.pretrained import gguf, llama, tokens
 from torchcram.pretrained.fetch import SOURCES, folder
-from torchcram.pretrained.tokens import Merges, Tokenizer
+from torchcram.pretrained.sites import Own
+from torchcram.pretrained.tokens import Bytes, Merges, Tokenizer
+from torchcram.strict import reject
+from torchcram.training.loop import Trainer
+from torchcram.training.run import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,19 +30,30 @@ class Pretrained:
     note: str
     """What a reader of figures should know of it."""
 
+    def fresh(self) -> Any:
+        """The same with random weights."""
+        if isinstance(self.model, Own):
+            return Own(build(self.model.config))
+        return type(self.model)(self.model.config)
+
     @property
     def context(self) -> int:
         """The most tokens it was made for; 0 if it does not say."""
         return int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
 
 
-def load(name: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Pretrained:
+def load(name: str | os.PathLike[str], *, step: int | None = None, device: torch.device | str = "cpu") -> Pretrained:
     """A model by a Hugging Face name or folder, or in a file: `.gguf`, or `.bin` of llama2.c with `tok*.bin` beside.
 
-    A name that `fetch` knows is that model, once it was fetched.
+    A name that `fetch` knows is that model, once it was fetched; the folder of a run on text, the model it trained,
+    as it was at a `step` of which there is a checkpoint (default: at the last).
     """
-    _transformers()
     path = Path(name)
+    if (path / "checkpoints").is_dir():
+        return _from_run(path, step, device)
+    if step is not None:
+        reject("step", step, "none but with the folder of a run")
+    _transformers()
     if str(name) in SOURCES and not path.exists():
         return _fetched(str(name), device)
     if path.is_file():
@@ -48,6 +64,18 @@ def load(name: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
         made = _from_hub(name)
     made.model.to(device).eval().requires_grad_(False)
     return made
+
+
+def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretrained:
+    folder = RunFolder(path)
+    config = folder.config
+    if config.task != "text":
+        raise ValueError(f"{path} is a run on {config.task}; only runs on text can be probed")
+    trainer = Trainer(config.override({"compile": False}), device)
+    if not trainer.restore(folder.checkpoints, step):
+        raise ValueError(f"{path} has no checkpoint")
+    model = Own(trainer.model.eval()).requires_grad_(False)
+    return Pretrained(path.name, model, Bytes(), f"{config.name}, {trainer.step:,} steps on text, by bytes")
 
 
 def _fetched(name: str, device: torch.device | str) -> Pretrained:

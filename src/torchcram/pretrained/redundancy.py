@@ -86,7 +86,7 @@ def _control(
     loaded: Pretrained, train: Windows, held: Windows, config: RedundancyConfig, device: torch.device | str
 ) -> Iterator[Row]:
     torch.manual_seed(config.probe.seed)
-    fresh = type(loaded.model)(loaded.model.config).to(device).eval().requires_grad_(False)
+    fresh = loaded.fresh().to(device).eval().requires_grad_(False)
     found = sites.find(fresh)
     part = ProbeConfig.from_dict({**config.probe.to_dict(), "rank": 0, "steps": 0})
     learned = probes.fit(fresh, found, _first(train, config.control_tokens), part, device)

@@ -9,6 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from torchcram.config import ModelConfig
+from torchcram.memory import Block, RoutingPolicy
+from torchcram.models import AnyModel, Cram
+from torchcram.models.baselines.attention import Attention
+from torchcram.models.baselines.stack import BaselineBlock
 
 _OUTWARD = ("o_proj", "c_proj", "out_proj", "dense")
 
@@ -31,12 +38,22 @@ class Site:
     """The attention of a layer."""
 
     name: str
-    module: nn.Module
+    inward: nn.Module
+    """What the input of the attention block goes into; or, if it `leaves` there, comes out of."""
     outward: nn.Module
     """The projection of what the heads return."""
     heads: int
     width: int
     """Of all heads together."""
+    leaves: bool = False
+
+    def on_input(self, take: Callable[[Tensor], None]) -> RemovableHandle:
+        """Have the input of the attention block told, as it comes by."""
+        if self.leaves:
+            return self.inward.register_forward_hook(lambda module, args, out: take(out))
+        return self.inward.register_forward_pre_hook(
+            lambda module, args, kwargs: take(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        )
 
     def project(self, heads: Tensor) -> Tensor:
         """[…, width] to the layer's output, without bias."""
@@ -57,6 +74,8 @@ class Site:
 
 def find(model: nn.Module) -> list[Site]:
     """The attention blocks of a decoder, from the first layer to the last."""
+    if isinstance(model, Own):
+        return model.sites()
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     found = []
@@ -76,6 +95,61 @@ def find(model: nn.Module) -> list[Site]:
             f"{', '.join(_OUTWARD)}"
         )
     return found
+
+
+class Said(NamedTuple):
+    """What a model returns."""
+
+    logits: Tensor
+
+
+class Own(nn.Module):
+    """One of this project's models of tokens, CRAM or a baseline, that looks like one of Hugging Face.
+
+    CRAM reads everywhere here: what its reads would return is told by probes, whether it needs them by the ledger.
+    """
+
+    def __init__(self, model: AnyModel) -> None:
+        super().__init__()
+        (field,) = model.config.inputs.tokens
+        self.model, self.field = model, field.name
+        self.head = model.config.outputs[0].name
+        self.policy = RoutingPolicy(reads="dense") if isinstance(model, Cram) else None
+
+    @property
+    def config(self) -> ModelConfig:
+        """Of the model."""
+        return self.model.config
+
+    @property
+    def base_model(self) -> Own:
+        """Itself."""
+        return self
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Of the tokens."""
+        return self.model.encoder.tokens[f"{self.field}_ids"]
+
+    def forward(self, tokens: Tensor, use_cache: bool = False) -> Said:
+        """tokens [B, N] to logits [B, N, V]."""
+        out = self.model({self.field: tokens}, policy=self.policy, keep_state=use_cache)
+        return Said(out.predictions[self.head])
+
+    def sites(self) -> list[Site]:
+        """Layers that attend."""
+        found = []
+        for number, block in enumerate(self.model.blocks):
+            if isinstance(block, Block) and block.episodic is not None:
+                parts = block.norm_memory, block.episodic.outward, block.episodic.config.heads
+            elif isinstance(block, BaselineBlock) and isinstance(block.mixer, Attention):
+                parts = block.norm_mixer, block.mixer.outward, block.mixer.config.heads
+            else:
+                continue
+            inward, outward, heads = parts
+            found.append(Site(f"blocks.{number}", inward, outward, heads, outward.in_features, leaves=True))
+        if not found:
+            raise ValueError("no layer of this model has attention at every position")
+        return found
 
 
 class Recording:
@@ -102,14 +176,13 @@ def recording(sites: Sequence[Site]) -> Iterator[Recording]:
     handles = []
     for layer, site in enumerate(sites):
 
-        def take(module: nn.Module, args: Any, kwargs: Any, layer: int = layer) -> None:
-            kept.given[layer] = _input(args, kwargs).detach()
+        def take(given: Tensor, layer: int = layer) -> None:
+            kept.given[layer] = given.detach()
 
         def leave(module: nn.Module, args: Any, layer: int = layer) -> None:
             kept.heads[layer] = args[0].detach()
 
-        handles.append(site.module.register_forward_pre_hook(take, with_kwargs=True))
-        handles.append(site.outward.register_forward_pre_hook(leave))
+        handles += [site.on_input(take), site.outward.register_forward_pre_hook(leave)]
     try:
         yield kept
     finally:
@@ -132,8 +205,7 @@ def replacing(
     handles = []
     for layer, predictor in predictors.items():
         swap = _Swap(predictor, tokens, sites[layer].heads, None if heads is None else heads.get(layer))
-        handles.append(sites[layer].module.register_forward_pre_hook(swap.take, with_kwargs=True))
-        handles.append(sites[layer].outward.register_forward_pre_hook(swap.put))
+        handles += [sites[layer].on_input(swap.take), sites[layer].outward.register_forward_pre_hook(swap.put)]
     try:
         yield
     finally:
@@ -150,8 +222,8 @@ class _Swap:
         self.predictor, self.tokens, self.heads, self.which = predictor, tokens, heads, which
         self.given: Tensor | None = None
 
-    def take(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.given = _input(args, kwargs)
+    def take(self, given: Tensor) -> None:
+        self.given = given
 
     def put(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         assert self.given is not None
@@ -161,8 +233,3 @@ class _Swap:
             shape = (*said.shape[:-1], self.heads, -1)
             said = torch.where(self.which[:, None], said.view(shape), args[0].view(shape)).view_as(said)
         return (said, *args[1:])
-
-
-def _input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
-    given: Tensor = args[0] if args else kwargs["hidden_states"]
-    return given

@@ -25,6 +25,16 @@ class Tokenizer(Protocol):
         ...
 
 
+class Bytes:
+    """A token a byte."""
+
+    first: int | None = None
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of a text."""
+        return list(text.encode())
+
+
 class Pieces:
     """A vocabulary of pieces with scores: of neighbours, those merge first whose piece has the highest score."""
 

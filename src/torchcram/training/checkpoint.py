@@ -132,6 +132,15 @@ def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> 
     return _described(_path(folder, step), world)[0]
 
 
+def at(folder: Path, step: int, world: World = _ALONE) -> Saved:
+    """The checkpoint of a step."""
+    path = _path(folder, step)
+    if not path.is_dir():
+        steps = ", ".join(str(int(each.name.removeprefix(_PREFIX))) for each in _found(folder)) or "none"
+        raise ValueError(f"{folder} has no checkpoint of step {step}; there are: {steps}")
+    return verified(path, world)
+
+
 def verified(path: Path, world: World = _ALONE) -> Saved:
     """One checkpoint; anything wrong with its files is a `ValueError` that says what."""
     found, checksums = _described(path, world)

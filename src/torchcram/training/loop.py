@@ -311,9 +311,12 @@ class Trainer:
         self.decisions.save(folder / "decisions", self.world)
         checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
 
-    def restore(self, folder: Path) -> bool:
-        """Go on from the newest whole checkpoint; False if there is none."""
-        found = checkpoint.newest(folder, self.say, self.world)
+    def restore(self, folder: Path, step: int | None = None) -> bool:
+        """Go on from the newest whole checkpoint, False if there is none; or from that of a step, which must be."""
+        if step is None:
+            found = checkpoint.newest(folder, self.say, self.world)
+        else:
+            found = checkpoint.at(folder, step, self.world)
         if found is None:
             return False
         state.restore(self.model, self.optimizer, found)
