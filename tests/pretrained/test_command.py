@@ -118,6 +118,15 @@ def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
     assert done.exit_code == 0, done.output
     about = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]
     assert about["note"] == f"{name}, 4 steps on text, by bytes"
+    again = [*words[:-1], str(tmp_path / "both"), "--at", "2,4", "--window", "32", "--eval-tokens", "320"]
+    done = CliRunner().invoke(app, [*again, "--tested-tokens", "64", "--rank", "0"])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "both" / "redundancy.json").read_text())["rows"]
+    assert {row["step"] for row in rows} == {2, 4}
+    assert "Over training" in (tmp_path / "both" / "report.html").read_text()
+    reads = [row["reads"] for row in rows if row["what"] == "reads"]
+    assert len(reads) == 2
+    assert reads == [1, 1] or name == "cram"
     assert load(tmp_path / "run", step=2).note == f"{name}, 2 steps on text, by bytes"
     with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 0, 2, 4"):
         load(tmp_path / "run", step=3)

@@ -273,7 +273,8 @@ def probe(
     steps: Annotated[int, typer.Option(min=0, help="1: also a linear probe by descent, as in the paper.")] = 0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     at: Annotated[
-        int | None, typer.Option(min=0, help="Of a run: the step whose checkpoint is meant; default: the last.")
+        str | None,
+        typer.Option(help="Of a run: steps whose checkpoints are meant, separated by commas; default: the last."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:

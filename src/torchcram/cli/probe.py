@@ -11,7 +11,7 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import machine, prepare
+from torchcram.cli.settings import machine, numbers, prepare
 from torchcram.files import replacing
 from torchcram.pretrained import redundancy
 from torchcram.pretrained.load import Pretrained, load
@@ -39,47 +39,56 @@ def run(
     rank: int | None,
     steps: int,
     seed: int,
-    at: int | None,
+    at: str | None,
     device: str,
 ) -> None:
     """Find out how much of a model's attention can be told without attending; write rows and a page to a folder."""
     prepare(device)
     console = Console(highlight=False)
-    loaded = load(model, step=at, device=device)
-    length = window or min(_WINDOW, loaded.context or _WINDOW)
-    if loaded.context and length > loaded.context:
-        raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
-    train, held = _parts(loaded, text, judged, length, train_tokens, eval_tokens)
     config = RedundancyConfig(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
     )
-    about: Row = {
+    rows: list[Row] = []
+    for step in [None] if at is None else numbers("--at", at):
+        loaded = load(model, step=step, device=device)
+        length = window or min(_WINDOW, loaded.context or _WINDOW)
+        if loaded.context and length > loaded.context:
+            raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
+        train, held = _parts(loaded, text, judged, length, train_tokens, eval_tokens)
+        if step is not None:
+            console.print(f"step {step:,}")
+        try:
+            found = [
+                _about(loaded, train, held),
+                *redundancy.run(loaded, train, held, config, device=device, say=console.print),
+            ]
+        except torch.OutOfMemoryError as error:
+            raise ValueError(f"{device} has too little memory for this; use a smaller --batch or --window") from error
+        rows += found if step is None else [{**row, "step": step} for row in found]
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"redundancy-{loaded.name.rpartition('/')[2]}"
+    results.write(out / "redundancy.json", name=name, rows=rows, seeds=[seed], machine=machine(device))
+    with replacing(out / "report.html") as temporary:
+        temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
+    heads, lines = (
+        report.over_training(rows) if at is not None else (report.HEADS, report.groups(rows, intervals=False))
+    )
+    console.print(_table(heads, lines))
+    console.print(report.verdict(report.last(rows)), soft_wrap=True)
+    console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
+
+
+def _about(loaded: Pretrained, train: Windows, held: Windows) -> Row:
+    return {
         "what": "about",
         "model": loaded.name,
         "note": loaded.note,
-        "window": length,
+        "window": held.tokens.shape[1],
         "train_tokens": train.tokens.numel(),
         "eval_tokens": held.tokens.numel(),
-        "documents": len(held.names),
+        "documents": len(set(held.owner.tolist())),
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
     }
-    try:
-        rows = [about, *redundancy.run(loaded, train, held, config, device=device, say=console.print)]
-    except torch.OutOfMemoryError as error:
-        raise ValueError(f"{device} has too little memory for this; use a smaller --batch or --window") from error
-    out.mkdir(parents=True, exist_ok=True)
-    results.write(
-        out / "redundancy.json",
-        name=f"redundancy-{loaded.name.rpartition('/')[2]}",
-        rows=rows,
-        seeds=[seed],
-        machine=machine(device),
-    )
-    with replacing(out / "report.html") as temporary:
-        temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
-    console.print(_table(rows))
-    console.print(report.verdict(rows), soft_wrap=True)
-    console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
 
 
 def _parts(
@@ -110,8 +119,8 @@ def _spread(given: Sequence[Document]) -> Sequence[Document]:
     return [each[place] for place in range(longest) for each in by_file.values() if place < len(each)]
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(*report.HEADS, box=None)
-    for line in report.groups(rows, intervals=False):
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+    table = Table(*heads, box=None)
+    for line in lines:
         table.add_row(*line)
     return table

@@ -80,6 +80,8 @@ def run(
     yield from _losses(tester, learned, names, config.draws, say)
     say("copying")
     yield from _copies(loaded, found, learned, names, batch, device)
+    if isinstance(loaded.model, sites.Own):
+        yield {"what": "reads", **loaded.model.executed(tested, batch, device)}
 
 
 def _control(

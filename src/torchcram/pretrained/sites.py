@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchcram.config import ModelConfig
+from torchcram.ledger import Ledger
 from torchcram.memory import Block, RoutingPolicy
 from torchcram.models import AnyModel, Cram
 from torchcram.models.baselines.attention import Attention
 from torchcram.models.baselines.stack import BaselineBlock
+from torchcram.pretrained.text import Windows
 
 _OUTWARD = ("o_proj", "c_proj", "out_proj", "dense")
 
@@ -134,6 +136,19 @@ class Own(nn.Module):
         """tokens [B, N] to logits [B, N, V]."""
         out = self.model({self.field: tokens}, policy=self.policy, keep_state=use_cache)
         return Said(out.predictions[self.head])
+
+    @torch.no_grad()
+    def executed(self, windows: Windows, batch: int, device: torch.device | str) -> dict[str, float]:
+        """What it does when it chooses for itself who reads: the ledger, and the loss in nats a token."""
+        ledger: Ledger | None = None
+        nats = 0.0
+        for tokens in windows.batches(batch, device):
+            out = self.model({self.field: tokens}, keep_state=False)
+            ledger = out.ledger() if ledger is None else ledger + out.ledger()
+            logits = out.predictions[self.head][:, :-1].float()
+            nats += float(nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])) * len(tokens)
+        assert ledger is not None
+        return {**ledger.to_dict(), "loss": nats / len(windows)}
 
     def sites(self) -> list[Site]:
         """Layers that attend."""

@@ -44,6 +44,38 @@ def groups(rows: Sequence[Row], *, intervals: bool = True) -> list[list[str]]:
     return lines
 
 
+def last(rows: Sequence[Row]) -> list[Row]:
+    """Those of the last step, if there are several."""
+    step = max((row["step"] for row in rows if row.get("step") is not None), default=None)
+    return [row for row in rows if row.get("step") == step]
+
+
+def over_training(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """A line a step: its loss, what the linear probe reaches overall, and what it costs in all layers."""
+    heads = (
+        "step",
+        "nats",
+        "R as printed",
+        "the mean's R",
+        "centred R²",
+        "all layers replaced: nats",
+        "recovered",
+        "reads",
+    )
+    lines = []
+    for step in sorted({row["step"] for row in rows}):
+        mine = [row for row in rows if row["step"] == step]
+        linear, mean = (_pick(mine, "group", group="overall", predictor=name) for name in ("linear", "mean"))
+        assert linear is not None
+        assert mean is not None
+        loss = next(row["loss"] for row in mine if row["what"] == "loss")
+        whole = [row for row in mine if row["what"] == "layers" and row["predictor"] == "linear"][-1]
+        reads = next((row["reads"] for row in mine if row["what"] == "reads"), None)
+        cells = [loss, linear["printed"], mean["printed"], linear["r2"], whole["loss"], whole["recovered"]]
+        lines.append([f"{step:,}", *map(plain, cells), percent(reads)])
+    return heads, lines
+
+
 def verdict(rows: Sequence[Row]) -> str:
     """What it comes to, in plain words."""
     name = next((row["model"] for row in rows if row["what"] == "about"), "the model")
@@ -67,7 +99,8 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def page(data: Row) -> str:
     """One self-contained HTML page."""
-    rows: Sequence[Row] = data["rows"]
+    every: Sequence[Row] = data["rows"]
+    rows = last(every)
     about = next(row for row in rows if row["what"] == "about")
     folder = files("torchcram.report")
     style = "\n".join([colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8"), _STYLE])
@@ -85,6 +118,9 @@ def page(data: Row) -> str:
             "mean reaches by it is no knowledge of attention at all.",
             _table(HEADS, groups(rows)),
         ),
+        _section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
+        if any(row.get("step") is not None for row in every)
+        else "",
         _section("The ladder", "Centred R² of every predictor, layer by layer.", _ladder(rows)),
         _section(
             "Heads",
