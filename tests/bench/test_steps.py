@@ -23,8 +23,12 @@ def test_steps_are_timed_from_lesson_to_lesson_and_compared_to_the_first():
     train = slow.train_step
     slow.train_step = lambda: (lessons.append(slow.consolidator.policy().lesson), train())[1]
     first, second = steps.run([plain, slow], repeats=3)
-    assert lessons == [True, False, False, False] * 4, "one round to warm up, three that count"
-    assert (plain.step, slow.step) == (4, 16)
+    settled, before = lessons[:16], lessons[16:]
+    assert settled == [True, False, False, False] * 4, "one round to warm up, three that count"
+    assert before == [True] * 16, "before release every step is one"
+    assert (plain.step, slow.step) == (8, 32)
+    assert slow.consolidator.released_at == 0
+    assert second["dense_to_settled"] == pytest.approx(second["dense_step_ms"] / second["step_ms"])
     assert first["more_than_first"] == 0
     assert second["more_than_first"] > 0
     assert second["step_ms"] / first["step_ms"] - 1 == pytest.approx(second["more_than_first"])
@@ -48,6 +52,7 @@ def test_the_state_after_a_long_sequence_is_weighed():
     assert sizes[0][0] == sizes[0][1], "a buffer of 8 slots does not grow"
     width, layers = transformer.config.model.block.width, transformer.config.model.layers
     assert sizes[1][1] - sizes[1][0] == pytest.approx(256 * layers * 2 * width * 4, rel=0.1)
-    row, _ = steps.run([cram, transformer], repeats=1, state_length=128)
+    row, other = steps.run([cram, transformer], repeats=1, state_length=128)
+    assert "dense_step_ms" not in other
     assert row["state_length"] == 128
     assert row["forward_ms"] > 0

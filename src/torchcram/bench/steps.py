@@ -20,7 +20,8 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
     """Milliseconds of a step of each, lessons and trials included, and how much more than the first's that is.
 
     Also of a forward pass of as many sequences, as the model routes by itself, and how many times the first's that is;
-    and with `state_length` the bytes of the state after one sequence of so many positions.
+    of a step with every token reading, as it was before release, for those that were; and with `state_length` the bytes
+    of the state after one sequence of so many positions.
     """
     for trainer in trainers:
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
@@ -30,6 +31,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
     sizes = [None if state_length is None else state_bytes(trainer, state_length) for trainer in trainers]
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
+    dense = [_dense(trainer, repeats) for trainer in trainers]
     return [
         {
             "index_rank": trainer.config.index_rank,
@@ -43,10 +45,24 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
             "more_than_first": time / each[0] - 1,
             "forward_ms": 1000 * forward,
             "forward_to_first": forward / passes[0],
+            **({"dense_step_ms": 1000 * before, "dense_to_settled": before / time} if before is not None else {}),
             **({"state_bytes": size, "state_length": state_length} if size is not None else {}),
         }
-        for trainer, time, forward, size in zip(trainers, each, passes, sizes, strict=True)
+        for trainer, time, before, forward, size in zip(trainers, each, dense, passes, sizes, strict=True)
     ]
+
+
+def _dense(trainer: Trainer, repeats: int) -> float | None:
+    """Seconds of a step as it was before release; None for a run that never read everywhere."""
+    control = trainer.consolidator
+    if control.phase is Phase.TRAIN:
+        return None
+    kept, control.released_at = control.released_at, None
+    try:
+        (block,) = in_turns(_block(trainer), repeats=repeats, warm_up=1)
+    finally:
+        control.released_at = kept
+    return block / trainer.config.consolidation.lessons
 
 
 def state_bytes(trainer: Trainer, length: int) -> int:

@@ -158,9 +158,10 @@ def steps(
     state_length: Annotated[
         int | None, typer.Option(min=1, help="Also the bytes of the state after a sequence of so many positions.")
     ] = None,
+    compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers.")] = False,
     json: JsonFile = None,
 ) -> None:
-    """What trained runs cost: a training step, a forward pass, and the state after a long sequence."""
+    """What trained runs cost: a training step, now and before release, a forward pass, a state."""
     from torchcram import results
     from torchcram.bench.steps import run
     from torchcram.cli.errors import told
@@ -170,7 +171,7 @@ def steps(
 
     with told():
         prepare(device)
-        trainers = [load(path, device) for path in runs]
+        trainers = [load(path, device, compile=compile_) for path in runs]
         timed = zip(runs, trainers, run(trainers, state_length=state_length), strict=True)
         rows = [{"what": path.name, **facts(trainer, path), **row} for path, trainer, row in timed]
         if str(json) != "-":

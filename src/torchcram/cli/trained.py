@@ -15,10 +15,10 @@ from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
 
-def load(path: Path, device: str = "cpu", changes: Sequence[str] = ()) -> Trainer:
+def load(path: Path, device: str = "cpu", changes: Sequence[str] = (), *, compile: bool = False) -> Trainer:
     """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task or model."""
     folder = RunFolder(path)
-    config = changed(folder.config, changes).override({"compile": False})
+    config = changed(folder.config, changes).override({"compile": compile})
     trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
     if not trainer.restore(folder.checkpoints):
         raise ValueError(f"{path} has no checkpoint")
