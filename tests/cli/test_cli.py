@@ -320,7 +320,7 @@ def test_report_needs_runs(tmp_path):
 
 
 def test_collect_puts_result_files_together(tmp_path):
-    for name, seed in (("a", 0), ("b", 1)):
+    for name, seed in (("a", 0), ("b", 1), ("c", 2)):
         results.write(tmp_path / f"{name}.json", name=name, rows=[{"model": name, "seed": seed}], seeds=[seed])
     parts = [f"final={tmp_path / 'a.json'}", f"rate={tmp_path / 'b.json'}"]
     out = tmp_path / "both.json"
@@ -329,11 +329,20 @@ def test_collect_puts_result_files_together(tmp_path):
     data = results.read(out)
     assert (data["name"], data["setting"], data["seeds"]) == ("both", "Few steps.", [0, 1])
     assert [(row["what"], row["model"]) for row in data["rows"]] == [("final", "a"), ("rate", "b")]
-    found = CliRunner().invoke(app, ["collect", parts[0], "--onto", str(out), "--out", str(out)])
+    found = CliRunner().invoke(app, ["collect", f"cost={tmp_path / 'c.json'}", "--onto", str(out), "--out", str(out)])
     assert found.exit_code == 0, found.output
     data = results.read(out)
     assert data["setting"] == "Few steps."
-    assert [row["model"] for row in data["rows"]] == ["a", "b", "a"]
+    assert [row["model"] for row in data["rows"]] == ["a", "b", "c"]
+    (tmp_path / "no.json").write_text("# Not JSON")
+    for words, message in (
+        ([parts[0], "--onto", str(out)], "the same result is given twice: a, seed 0"),
+        ([f"finale={tmp_path / 'c.json'}", "--onto", str(out)], "what = 'finale' is not possible; allowed: final, rate"),
+        ([f"final={tmp_path / 'no.json'}", "--setting", "x"], "no.json is not a result file"),
+    ):
+        found = CliRunner().invoke(app, ["collect", *words, "--out", str(out)])
+        assert found.exit_code == 1
+        assert message in found.output.replace("\n", " ")
     found = CliRunner().invoke(app, ["collect", parts[0], "--out", str(out)])
     assert found.exit_code != 0
     assert "--setting is needed" in found.output

@@ -59,6 +59,10 @@ def test_loss_and_metrics(texts):
 def test_bad_files_are_told(texts, tmp_path):
     with pytest.raises(ValueError, match=r"task.held_out = .*none.txt' is not possible; allowed: a text file"):
         tasks.make("text", train=texts["train"], held_out=str(tmp_path / "none.txt"))
+    with pytest.raises(
+        ValueError, match=r"task.train = '' is not possible; allowed: a text file: --set task.train=FILE"
+    ):
+        tasks.make("text")
     (tmp_path / "short.txt").write_bytes(b"abc")
     with pytest.raises(ValueError, match=r"short.txt has fewer than the 41 bytes"):
         tasks.make("text", train=texts["train"], held_out=str(tmp_path / "short.txt"), length=40)

@@ -25,9 +25,9 @@ _BYTES = 256
 class TextConfig(StrictConfig):
     """Which texts, and how much of them at once."""
 
-    train: str
+    train: str = ""
     """A file to learn from; it may be packed as `.xz`."""
-    held_out: str
+    held_out: str = ""
     """Another one, which nothing is learned from."""
     length: int = 512
     """N, bytes of a sequence."""
@@ -36,7 +36,7 @@ class TextConfig(StrictConfig):
         check_integer("task.length", self.length, 2)
         for name in ("train", "held_out"):
             if not Path(getattr(self, name)).is_file():
-                reject(f"task.{name}", getattr(self, name), "a text file")
+                reject(f"task.{name}", getattr(self, name), f"a text file: --set task.{name}=FILE")
 
 
 class Text:
