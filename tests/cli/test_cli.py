@@ -337,7 +337,10 @@ def test_collect_puts_result_files_together(tmp_path):
     (tmp_path / "no.json").write_text("# Not JSON")
     for words, message in (
         ([parts[0], "--onto", str(out)], "the same result is given twice: a, seed 0"),
-        ([f"finale={tmp_path / 'c.json'}", "--onto", str(out)], "what = 'finale' is not possible; allowed: final, rate"),
+        (
+            [f"finale={tmp_path / 'c.json'}", "--onto", str(out)],
+            "what = 'finale' is not possible; allowed: final, rate",
+        ),
         ([f"final={tmp_path / 'no.json'}", "--setting", "x"], "no.json is not a result file"),
     ):
         found = CliRunner().invoke(app, ["collect", *words, "--out", str(out)])

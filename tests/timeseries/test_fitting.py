@@ -89,7 +89,8 @@ def test_samples_without_a_label_are_left_out():
     y[2, 3:] = np.nan
     series = as_series({"X": data["X"], "y": y}, per_step=True)
     assert labelled(series).ids.tolist() == [0, 2, 3, 4, 5]
-    pieces, begins = fitting._pieces(labelled(series), 3, 0)
+    pieces, begins, rows = fitting._pieces(labelled(series), 3, 0)
+    assert rows.tolist() == [0, 3, 6, 8, 16, 19, 22, 24, 27, 30, 32, 35, 38]
     assert begins.tolist() == [0] * len(pieces)
     assert pieces.lengths.tolist() == [3, 3, 2, 3, *[3, 3, 2] * 3]
     assert (np.logical_or.reduceat(pieces.labels != UNKNOWN, pieces.offsets[:-1])).all()
@@ -100,7 +101,8 @@ def test_samples_without_a_label_are_left_out():
 def test_pieces_are_cut_elsewhere_each_time_and_keep_their_labels():
     series = as_series(made.labels(3, 20), per_step=True)
     for phase in (0, 1, 5, 7):
-        pieces, begins = fitting._pieces(series, 8, phase)
+        pieces, begins, rows = fitting._pieces(series, 8, phase)
+        assert rows.tolist() == pieces.offsets[:-1].tolist()
         assert begins.tolist() == [0] * len(pieces)  # time goes on from piece to piece
         last = pad(pieces, np.array([len(pieces) - 1]), begins=begins)
         assert last.times[0, -1] == 19
@@ -112,6 +114,33 @@ def test_pieces_are_cut_elsewhere_each_time_and_keep_their_labels():
     fit = Fitting(cram(series), series, series, FitConfig(epochs=3, batch=1, window=8))
     list(fit.run())
     assert fit.consolidator.steps <= fit.steps
+
+
+def test_a_piece_is_told_of_what_came_before_it(monkeypatch):
+    data = made.labels(3, 20)
+    data["X"][:, ::3] = np.nan
+    series = as_series(data, per_step=True)
+    fit = Fitting(cram(series), series, series, FitConfig(epochs=2, batch=2, window=8), unit=2.0)
+    seen = []
+    network = fit.network.forward
+    monkeypatch.setattr(
+        fit.network, "forward", lambda batch, *rest, **more: (seen.append(batch), network(batch, *rest, **more))[1]
+    )
+    list(fit.run())
+    whole = pad(series, np.arange(3), unit=2.0)
+    expected = fit.network.inputs(whole)
+    cut = [batch for batch in seen if batch.values.shape[1] <= 8]
+    assert len(cut) >= 2
+    for batch in cut:
+        inputs = fit.network.inputs(batch)
+        for row in range(len(inputs)):
+            length = int(batch.mask[row].sum())
+            begin = round(float(batch.times[row, 0]) * 2)
+            places = expected[:, begin : begin + length].nan_to_num(7)
+            alike = (places == inputs[row, :length].nan_to_num(7)).all(dim=2).all(dim=1)
+            assert alike.any(), "the inputs of a piece are those of its part of the whole"
+    plain = Fitting(cram(series), series, series, FitConfig(epochs=1, window=20))
+    assert plain._summaries is None
 
 
 def test_long_samples_come_in_smaller_batches():

@@ -28,6 +28,8 @@ class Batch:
     """[B, F] float32; NaN = unknown."""
     labels: Tensor
     """[B] or [B, N] int64; `UNKNOWN` where there is none, and in padding."""
+    summaries: Tensor | None = None
+    """[B, N, C · features]: of the values since a sample began, where it is not these that tell; see `summaries`."""
 
     @property
     def dt(self) -> Tensor:

@@ -22,6 +22,7 @@ from torchcram.timeseries.batches import Batch, in_order, pad, shuffled
 from torchcram.timeseries.metrics import log_loss
 from torchcram.timeseries.network import HEAD
 from torchcram.timeseries.series import UNKNOWN, Array, Series
+from torchcram.timeseries.summaries import of_whole
 from torchcram.training import optimizer
 from torchcram.training.config import OptimizerConfig
 from torchcram.training.evaluate import evaluating
@@ -143,6 +144,10 @@ class Fitting:
         count = np.searchsorted(np.cumsum(self.val.lengths[some]), _CHECKED)
         self._checked = self.val.take(np.sort(some[: max(1, int(count))]))
         self._counts = torch.from_numpy(self.weights).float().to(self.device)
+        cut = len(pieces.series) > len(self.train)
+        wanted = getattr(getattr(network, "config", None), "features", None) == "summaries"
+        self._summaries = of_whole(self.train, unit).to(self.device) if cut and wanted else None
+        """[T, C · features], where samples are cut: a piece does not know what came before it."""
 
     def run(self) -> Iterator[Epoch]:
         """Train until the end, or until it gets no better."""
@@ -181,6 +186,8 @@ class Fitting:
             group["lr"] = optimizer.rate(self.optimizing, step, self.steps) * group["scale"]
         self.network.train()
         batch = pad(pieces.series, samples, unit=self.unit, begins=pieces.begins, device=self.device)
+        if self._summaries is not None:
+            batch = replace(batch, summaries=self._told(pieces.rows[samples], batch.mask))
         scored = batch.scored
         with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
             answer = self.network(batch, self.consolidator.policy(scored))
@@ -199,6 +206,12 @@ class Fitting:
         if self.consolidator.steps >= c.acquire * self.steps:
             self.consolidator.release()
         return float(loss.detach())
+
+    def _told(self, begin: Array, mask: Tensor) -> Tensor:
+        """[B, N, C · features]: summaries of what came before a piece as well."""
+        assert self._summaries is not None
+        place = torch.arange(mask.shape[1], device=self.device).minimum((mask.sum(1, keepdim=True) - 1).clamp_min(0))
+        return self._summaries[torch.from_numpy(begin).to(self.device).unsqueeze(1) + place]
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """In nats a label."""
@@ -267,17 +280,18 @@ def _weights(train: Series, balance: float) -> Array:
 
 
 class _Pieces(NamedTuple):
-    """Samples to learn from, and when those they are pieces of began."""
+    """Samples to learn from, when those they are pieces of began, and where in the whole series each of them begins."""
 
     series: Series
     begins: Array
+    rows: Array
 
 
 def _pieces(series: Series, window: int, phase: int) -> _Pieces:
     """Long samples with a label a time stamp in pieces of at most `window`, the first of `phase` if that is not 0."""
     begins = series.times[series.offsets[:-1]]
     if not series.per_step or int(series.lengths.max()) <= window:
-        return _Pieces(series, begins)
+        return _Pieces(series, begins, series.offsets[:-1])
     starts, owner = [], []
     for sample in range(len(series)):
         begin, end = _bounds(series, sample)
@@ -294,4 +308,4 @@ def _pieces(series: Series, window: int, phase: int) -> _Pieces:
             statics=series.statics[owner],
         )
     )
-    return _Pieces(cut, begins[owner][cut.ids])
+    return _Pieces(cut, begins[owner][cut.ids], np.asarray(starts)[cut.ids])

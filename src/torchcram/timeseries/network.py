@@ -135,7 +135,8 @@ class Network(nn.Module):
         """[B, N, inputs]: what the model sees on a grid."""
         parts = [batch.values, batch.times.log1p().unsqueeze(-1), beside(batch.known_statics, batch.values.shape[1])]
         if self.config.features == "summaries":
-            parts.append(running(batch.values, batch.times))
+            known = batch.summaries
+            parts.append(running(batch.values, batch.times) if known is None else known)
         return torch.cat(parts, dim=-1)
 
     def _pick(self, logits: Tensor, tokens: _Tokens) -> Tensor:

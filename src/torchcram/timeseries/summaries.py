@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from torchcram.timeseries.series import Series
 
 FEATURES = ("last", "age", "ever", "mean", "highest", "lowest", "count")
 """Of each channel, up to and including the present."""
@@ -33,3 +36,15 @@ def running(values: Tensor, times: Tensor) -> Tensor:
         "count": (count.log1p() - 1) / 2,
     }
     return torch.cat([features[name] * ever for name in FEATURES], dim=-1).to(values.dtype)
+
+
+def of_whole(series: Series, unit: float = 1.0) -> Tensor:
+    """[T, C · len(FEATURES)]: of all samples of a series, each from its beginning; `unit`: of time."""
+    found = []
+    for sample in range(len(series)):
+        rows = series.rows(sample)
+        times = (series.times[rows] - series.times[rows.start]) / unit
+        values = np.asarray(series.values[rows], dtype=np.float32)
+        given = (torch.from_numpy(np.array(x, dtype=np.float32)).unsqueeze(0) for x in (values, times))
+        found.append(running(*given)[0])
+    return torch.cat(found)
