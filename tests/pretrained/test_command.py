@@ -8,10 +8,12 @@ import torch
 from typer.testing import CliRunner
 
 from tests.pretrained import files
+from torchcram.cli import probe as command
 from torchcram.cli.main import app
 from torchcram.pretrained import redundancy
 from torchcram.pretrained.load import load
 from torchcram.pretrained.probes import LADDER
+from torchcram.pretrained.text import Document
 from torchcram.report import redundancy as report
 
 pytest.importorskip("transformers")
@@ -51,7 +53,7 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
     assert sum(row["what"] == "head" and row["weights"] == "pretrained" for row in rows) == 2 * 2 * 4  # two sets
     for row in rows:
         if row["what"] == "group":
-            assert row["r2_low"] <= row["r2_high"]
+            assert row["r2_low"] is None, "three documents give no interval"
         if row["what"] == "heads":
             assert row["high"] + row["middle"] + row["low"] == pytest.approx(1)
         if row["what"] == "one layer" and row["predictor"] == "mean":
@@ -64,10 +66,31 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
 
 
 def test_the_ends_of_the_same_files_are_judged_on_by_default(folder, tmp_path):
-    done = probe(folder, tmp_path / "out", "--eval-tokens", "320", "--tested-tokens", "64", "--rank", "0")
+    rng = np.random.default_rng(2)
+    texts = ["".join(rng.choice(list("abcdefgh"), 100)) for _ in range(120)]
+    (tmp_path / "many.txt").write_text("\n<|endoftext|>\n".join(texts), encoding="utf-8")
+    done = probe(folder, tmp_path / "out", "--tested-tokens", "800", "--rank", "0", text=tmp_path / "many.txt")
     assert done.exit_code == 0, done.output
-    about = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]
-    assert about["eval_tokens"] == 320
+    rows = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
+    assert rows[0]["documents"] == 12
+    assert rows[0]["train_tokens"] > 8 * rows[0]["eval_tokens"]
+    for row in rows:
+        if row["what"] == "group" and row["predictor"] == "linear":
+            assert row["r2_low"] <= row["r2"] <= row["r2_high"]
+        if row["what"] == "one layer":
+            assert row["cost_low"] <= row["cost"] <= row["cost_high"]
+
+
+def test_nothing_is_both_learned_from_and_judged_on():
+    documents = [Document(f"a.txt:{k}", f"a{k}") for k in range(1, 4)] + [Document("b.txt:1", "0123456789" * 2)]
+    first, last = command._ends(documents)
+    assert [(d.name, d.text) for d in first] == [
+        ("a.txt:1", "a1"),
+        ("a.txt:2", "a2"),
+        ("b.txt:1", "012345678901234567"),
+    ]
+    assert [(d.name, d.text) for d in last] == [("a.txt:3", "a3"), ("b.txt:1", "89")]
+    assert [d.name for d in command._spread(documents)] == ["a.txt:1", "b.txt:1", "a.txt:2", "a.txt:3"]
 
 
 def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
@@ -83,6 +106,8 @@ def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
         done = probe(folder, out, **words)
         assert done.exit_code == 1
         assert message in done.output.replace("\n", " ")
+    done = probe(folder, out, "--judge", str(folder / "one.txt"))
+    assert "one.txt cannot both be learned from and judged on" in done.output.replace("\n", " ")
     done = probe(folder, out, "--window", "128")
     assert "--window 128 is more than the 64 positions that small has" in done.output.replace("\n", " ")
 

@@ -107,6 +107,10 @@ def test_damage_and_what_is_not_known_are_told(tmp_path):
         ({"general.architecture": "gemma3"}, "is of the architecture gemma3; known: llama"),
         ({"tokenizer.ggml.model": "llama"}, r"has a tokenizer \(llama, smollm\) that is not known"),
         ({"llama.rope.scaling.type": "yarn"}, "has scaled rotary positions"),
+        ({"llama.attention.key_length": 8}, "has heads of another size"),
+        ({"llama.feed_forward_length": 25}, r"mlp.down_proj.weight.* have another shape"),
+        ({"tokenizer.ggml.merges": ["a zz"]}, "has a damaged tokenizer"),
+        ({"general.alignment": 0}, "is damaged: its alignment is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             load(write(tmp_path, metadata=metadata))

@@ -138,3 +138,37 @@ def test_what_a_second_pass_would_add_is_not_needed():
     seen = sites.Seen(torch.randn(1, 24, 32), windows(1).tokens)
     for name in ("mean", "position", "token"):
         torch.testing.assert_close(first.layers[2][name](seen), second.layers[2][name](seen), atol=1e-5, rtol=1e-4)
+
+
+def test_descent_comes_near_the_exact_map_with_enough_steps():
+    model = make("Qwen2")
+    found = sites.find(model)
+    held = windows(20, seed=1)
+    reached = []
+    for steps in (1, 2000):
+        config = probes.ProbeConfig(batch=20, rank=0, steps=steps, chunk=64, rate=3e-3)
+        learned = probes.fit(model, found, windows(60), config, "cpu")
+        scores = measures.judge(model, found, learned, held, batch=20, device="cpu")
+        r2 = scores.measures()["r2"][:, :, -2, 0]
+        reached.append((r2[:, scores.names.index("descent")], r2[:, scores.names.index("linear")]))
+    (few, _), (many, exact) = reached
+    assert (many > few).all()
+    np.testing.assert_allclose(many, exact, atol=0.05)
+
+
+def test_a_head_that_always_returns_the_same_has_no_share_to_be_told():
+    from torchcram.pretrained import redundancy
+
+    assert redundancy._mean(np.array([0.5, np.nan, -np.inf])) == 0.5
+    assert redundancy._mean(np.array(np.nan)) is None
+    shares = redundancy._shares(np.array([[0.9, np.nan], [0.6, 0.1]]))
+    assert shares == pytest.approx({"high": 1 / 3, "middle": 1 / 3, "low": 1 / 3})
+
+
+def test_what_saying_nothing_gives_is_no_excess():
+    torch.manual_seed(0)
+    sums = np.zeros((1, 1, 2, 1, 1, 5))
+    sums[..., 0] = 10
+    sums[0, 0, 0, 0, 0, 1], sums[0, 0, 1, 0, 0, 1] = -5, 2  # the mean's, and another's
+    judged = measures.Judged(sums, np.zeros(1, dtype=int), ("mean", "linear"))
+    assert judged.measures()["excess"].ravel().tolist() == pytest.approx([-0.5, 0.2])

@@ -158,3 +158,26 @@ def test_a_model_that_attends_nowhere_is_told():
     model = build(baseline("mamba", CramConfig.preset("tiny", vocabulary=50)))
     with pytest.raises(ValueError, match="no layer of this model has attention at every position"):
         sites.find(sites.Own(model))
+
+
+def test_hooks_go_whatever_happens():
+    model = make("Llama")
+    found = sites.find(model)
+    before = model(TOKENS).logits
+    nothing = dict.fromkeys((0, 9), lambda seen: torch.zeros(2, 20, 32))
+    with pytest.raises(IndexError), replacing(found, nothing, lambda: TOKENS):
+        pass
+
+    def fail():
+        with replacing(found, {0: nothing[0]}, lambda: TOKENS), recording(found) as kept:
+            model(TOKENS)
+            assert not kept.heads[0].any()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.equal(model(TOKENS).logits, before)
+    with recording(found) as kept:
+        pass
+    model(TOKENS)
+    assert kept.heads == [None] * 3

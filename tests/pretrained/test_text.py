@@ -25,6 +25,8 @@ def test_documents_are_parted_by_lines_or_titles(tmp_path):
     found = text.documents(tmp_path / "wiki.raw")
     assert [d.text for d in found] == [" = One = \n text \n = = Part = = \n more \n", " = Two = \n text \n"]
     assert [d.name for d in found] == ["wiki.raw:1", "wiki.raw:2"]
+    (tmp_path / "crlf.txt").write_bytes(b"one\r\n<|endoftext|>\r\ntwo, not <|endoftext|> here\r\n<|endoftext|>")
+    assert [d.text for d in text.documents(tmp_path / "crlf.txt")] == ["one\r\n", "two, not <|endoftext|> here\r\n"]
     (tmp_path / "plain.txt").write_text("only one", "utf-8")
     assert len(text.documents(tmp_path / "plain.txt")) == 1
 

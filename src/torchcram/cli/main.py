@@ -270,7 +270,10 @@ def probe(
     rank: Annotated[
         int | None, typer.Option(min=0, help="Of the narrow probe; default: a quarter of the width; 0: none.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=0, help="1: also a linear probe by descent, as in the paper.")] = 0,
+    steps: Annotated[
+        int,
+        typer.Option(min=0, help="Of descent, at least; then there is also a linear probe by descent (paper: 10000)."),
+    ] = 0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     at: Annotated[
         str | None,

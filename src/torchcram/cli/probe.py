@@ -97,26 +97,44 @@ def _parts(
     """Windows to learn from, and others to judge on: of other files, or of the ends of the same ones."""
     given = [document for path in text for document in documents(path)]
     if judged:
+        if both := sorted({path.resolve() for path in text} & {path.resolve() for path in judged}):
+            raise ValueError(f"{both[0].name} cannot both be learned from and judged on")
         others = [document for path in judged for document in documents(path)]
-        return (
-            windows(given, loaded.tokenizer, length, train),
-            windows(_spread(others), loaded.tokenizer, length, held),
-        )
-    both = windows(given, loaded.tokenizer, length, train + held)
-    count = min(held // length, len(both) // 3)
-    if count < 1:
-        raise ValueError("there is too little text to learn from and to judge on; give more, or --judge other files")
-    first, last = slice(0, len(both) - count), slice(len(both) - count, None)
-    return tuple(Windows(both.tokens[part], both.owner[part], both.names) for part in (first, last))  # type: ignore[return-value]
+    else:
+        given, others = _ends(given)
+    return tuple(  # type: ignore[return-value]
+        windows(_spread(some), loaded.tokenizer, length, most) for some, most in ((given, train), (others, held))
+    )
 
 
-def _spread(given: Sequence[Document]) -> Sequence[Document]:
-    """The same, those of all files in turn, so that a limit leaves some of each."""
-    by_file: dict[str, list[Document]] = {}
+def _ends(given: Sequence[Document]) -> tuple[list[Document], list[Document]]:
+    """All but a tenth of the documents of each file, and that tenth; of a single document, its end."""
+    first, last = [], []
+    for each in _by_file(given).values():
+        if len(each) > 1:
+            count = max(1, len(each) // 10)
+            first += each[:-count]
+            last += each[-count:]
+        else:
+            (whole,) = each
+            cut = 9 * len(whole.text) // 10
+            first.append(Document(whole.name, whole.text[:cut]))
+            last.append(Document(whole.name, whole.text[cut:]))
+    return first, last
+
+
+def _by_file(given: Sequence[Document]) -> dict[str, list[Document]]:
+    found: dict[str, list[Document]] = {}
     for document in given:
-        by_file.setdefault(document.name.rpartition(":")[0], []).append(document)
-    longest = max(map(len, by_file.values()))
-    return [each[place] for place in range(longest) for each in by_file.values() if place < len(each)]
+        found.setdefault(document.name.rpartition(":")[0], []).append(document)
+    return found
+
+
+def _spread(given: Sequence[Document]) -> list[Document]:
+    """The same, those of all files in turn, so that a limit leaves some of each."""
+    by_file = _by_file(given).values()
+    longest = max(map(len, by_file))
+    return [each[place] for place in range(longest) for each in by_file if place < len(each)]
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:

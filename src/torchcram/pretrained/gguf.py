@@ -97,7 +97,9 @@ def _read(path: Path, data: mmap.mmap) -> Gguf:
             known = ", ".join(kind.name for kind in _KINDS.values())
             raise ValueError(f"{path}: {name} is written in a way (type {number}) that is not known; known: {known}")
         found.append((name, shape, _KINDS[number], offset))
-    align = int(metadata.get("general.alignment", 32))
+    align = metadata.get("general.alignment", 32)
+    if not isinstance(align, int) or align < 1:
+        raise ValueError(f"{path} is damaged: its alignment is {align!r}; fetch it again")
     begin = math.ceil(reader.at / align) * align
     places = {}
     for name, shape, kind, offset in found:

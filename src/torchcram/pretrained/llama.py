@@ -55,6 +55,11 @@ def build(shape: Shape, weights: Mapping[str, Tensor]) -> Any:
         eos_token_id=None,
     )
     model = transformers.LlamaForCausalLM(config)
+    sizes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if bad := sorted(name for name, weight in weights.items() if name in sizes and sizes[name] != weight.shape):
+        raise ValueError(
+            f"the weights do not fit: {', '.join(bad)} have another shape than this kind of model gives them"
+        )
     missing, unknown = model.load_state_dict(dict(weights), strict=False)
     if wrong := sorted({*unknown, *missing} - {"lm_head.weight"}):
         raise ValueError(f"the weights do not fit: {', '.join(wrong)}")
@@ -151,13 +156,17 @@ def from_gguf(file: Gguf) -> tuple[Shape, dict[str, Tensor]]:
     if file.metadata.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:
         raise ValueError(f"{file.path} has scaled rotary positions; give a Hugging Face folder instead")
     heads = told("attention.head_count")
+    size = told("embedding_length") // max(1, heads)
+    for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        if told(name, size) != size:
+            raise ValueError(f"{file.path} has heads of another size ({name}); give a Hugging Face folder instead")
     shape = Shape(
         width=told("embedding_length"),
         inner=told("feed_forward_length"),
         layers=told("block_count"),
         heads=heads,
         shared=told("attention.head_count_kv", heads),
-        vocabulary=len(file.metadata["tokenizer.ggml.tokens"]),
+        vocabulary=file.places["token_embd.weight"].shape[0] if "token_embd.weight" in file else 0,
         context=told("context_length"),
         base=told("rope.freq_base", 10_000.0),
         epsilon=told("attention.layer_norm_rms_epsilon"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from torchcram.models import build
 from torchcram.pretrained import gguf, llama, tokens
@@ -105,12 +106,12 @@ def _from_hub(name: str | os.PathLike[str]) -> Pretrained:
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(
             f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]}"
         ) from error
-    adds = tokenizer("a").input_ids != tokenizer("a", add_special_tokens=False).input_ids
-    return Pretrained(str(name), model, Merges(tokenizer, tokenizer.bos_token_id if adds else None), "")
+    begins = tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]
+    return Pretrained(str(name), model, Merges(tokenizer, tokenizer.bos_token_id if begins else None), "")
 
 
 def _transformers() -> Any:

@@ -38,7 +38,8 @@ class Judged:
     def measures(self, windows: Array | None = None) -> dict[str, Array]:
         """[layers, predictors, parts, sets] each, over all windows or some of them, which may be there repeatedly.
 
-        `printed`: the mean of 1 - |a - â| / |a|, as in the paper. `excess`: what that is above the mean predictor's.
+        `printed`: the mean of 1 - |a - â| / |a|, as in the paper. `excess`: what that is above the mean predictor's, or
+        above 0, which saying nothing gives.
         `r2`: 1 - Σ|a - â|² / Σ|a - ā|². `cosine`: of the angle between a - ā and â - ā.
         """
         summed = (self.sums if windows is None else self.sums[windows]).sum(0)
@@ -48,7 +49,7 @@ class Judged:
             mean = printed[:, [self.names.index(MEAN)]]
             return {
                 "printed": printed,
-                "excess": printed - mean,
+                "excess": printed - np.maximum(mean, 0),
                 "r2": 1 - total["error"] / total["spread"],
                 "cosine": total["cosine"] / total["count"],
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,8 @@ class ProbeConfig(StrictConfig):
     rank: int | None = None
     """Of the narrow map, as in CRAM's semantic memory; None: a quarter of the width; 0: there is none."""
     steps: int = 0
-    """Of a linear map by descent, as in the paper, at least; 0: there is none."""
+    """Of descent, at least, with as many passes over the tokens as that takes; 0: one pass, and no linear map that is
+    learned that way, as in the paper."""
     chunk: int = 1024
     """Tokens a step of descent."""
     rate: float = 1e-3
@@ -65,13 +67,18 @@ class Probes:
 
 
 def fit(model: Any, sites: Sequence[Site], windows: Windows, config: ProbeConfig, device: torch.device | str) -> Probes:
-    """Learn the predictors of all layers, from one pass over tokens (descent may need more)."""
+    """Learn the predictors of all layers, from one pass over tokens (descent may take more)."""
     learners: list[_Learner] = []
     generator = torch.Generator(device=device).manual_seed(config.seed)
+    each = windows.tokens.numel() // config.chunk + 1
+    passes = max(1, math.ceil(config.steps / each))
     for number, (tokens, layer, given, heads) in _passes(model, sites, windows, config, device):
         if layer == len(learners):
             learners.append(_Learner(sites[layer], given, _vocabulary(model), windows.tokens.shape[1], config))
-        learners[layer].add(number, tokens, given, heads, generator)
+        learners[layer].add(number, tokens, given, heads, generator, passes * each)
+    for _ in range(passes - 1):
+        for _, (_, layer, given, heads) in _passes(model, sites, windows, config, device):
+            learners[layer].descend(given, heads, generator, passes * each)
     return Probes(
         [learner.predictors() for learner in learners],
         [learner.whole.mean.float() for learner in learners],
@@ -108,7 +115,10 @@ class _Learner:
         if config.steps:
             self.descents[DESCENT] = _Descent(nn.Linear(inputs, site.width).to(device), config)
 
-    def add(self, number: int, tokens: Tensor, given: Tensor, heads: Tensor, generator: torch.Generator) -> None:
+    def add(
+        self, number: int, tokens: Tensor, given: Tensor, heads: Tensor, generator: torch.Generator, steps: int
+    ) -> None:
+        """A batch of the first pass; `steps`: of descent, in all passes, about."""
         x, y = given.flatten(0, 1), heads.flatten(0, 1)
         (self.check if number % _CHECKED == _CHECKED - 1 else self.fit).add(x, y)
         mixed = torch.randperm(len(x), generator=generator, device=x.device)
@@ -117,8 +127,14 @@ class _Learner:
         self.windows += len(heads)
         self.token.index_add_(0, tokens.flatten(), y)
         self.counts.index_add_(0, tokens.flatten(), torch.ones_like(y[:, 0]))
+        self.descend(given, heads, generator, steps)
+
+    def descend(self, given: Tensor, heads: Tensor, generator: torch.Generator, steps: int) -> None:
+        """A batch of any pass, for what is learned by descent."""
+        x, y = given.flatten(0, 1), heads.flatten(0, 1)
+        mixed = torch.randperm(len(x), generator=generator, device=x.device)
         for descent in self.descents.values():
-            descent.learn(x[mixed], y[mixed])
+            descent.learn(x[mixed], y[mixed], steps)
 
     @property
     def whole(self) -> Moments:
@@ -174,8 +190,10 @@ class _Descent:
         self.module, self.config = module, config
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=config.rate, weight_decay=0.0)
         self.scales: tuple[Tensor, Tensor, Tensor] | None = None
+        self.steps = 0
 
-    def learn(self, x: Tensor, y: Tensor) -> None:
+    def learn(self, x: Tensor, y: Tensor, steps: int) -> None:
+        """Some steps, of so many in all: the rate falls evenly."""
         if self.scales is None:
             self.scales = x.std().clamp_min(1e-6), y.mean(0), (y - y.mean(0)).std().clamp_min(1e-6)
         across, middle, size = self.scales
@@ -183,6 +201,9 @@ class _Descent:
             for begin in range(0, len(x), self.config.chunk):
                 some = slice(begin, begin + self.config.chunk)
                 a, b = x[some] / across, (y[some] - middle) / size
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.config.rate * max(0.02, 1 - self.steps / steps)
+                self.steps += 1
                 loss = (self.module(a) - b).square().mean()
                 self.optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(loss)

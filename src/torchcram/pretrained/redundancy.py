@@ -28,6 +28,9 @@ HIGH, LOW = 0.8, 0.5
 PARTS = ("without bias", "with bias")
 """Of a layer's output."""
 
+FEW = 10
+"""Documents: fewer give no interval."""
+
 _MEASURES = ("printed", "excess", "r2", "cosine")
 _COPIES = 32  # windows of random tokens, all of them twice
 _COPIED = 256  # tokens of such a window, at most
@@ -108,20 +111,22 @@ def _first(windows: Windows, tokens: int) -> Windows:
 
 def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, draws: int) -> Iterator[Row]:
     """How near each predictor comes: each layer, thirds of the layers with intervals, and each head."""
-    whole, drawn = judged.measures(), judged.drawn(draws)
+    enough = len(np.unique(judged.owner)) >= FEW
+    whole, drawn = judged.measures(), judged.drawn(draws) if enough else []
     heads, layers = found[0].heads, len(found)
     if any(site.heads != heads for site in found):
         raise ValueError("the layers differ in their number of heads, which is not known here")
     parts = PARTS if any(site.bias is not None for site in found) else PARTS[:1]
 
-    def scores(at: tuple[Any, ...]) -> dict[str, float]:
-        return {name: float(np.mean(whole[name][at])) for name in _MEASURES}
+    def scores(at: tuple[Any, ...]) -> dict[str, float | None]:
+        return {name: _mean(whole[name][at]) for name in _MEASURES}
 
-    def between(at: tuple[Any, ...]) -> dict[str, float]:
-        out: dict[str, float] = {}
+    def between(at: tuple[Any, ...]) -> dict[str, float | None]:
+        out: dict[str, float | None] = {}
         for name in _MEASURES:
-            low, high = np.nanquantile([np.mean(each[name][at]) for each in drawn], (0.025, 0.975))
-            out |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+            several = [mean for each in drawn if (mean := _mean(each[name][at])) is not None]
+            low, high = np.quantile(several, (0.025, 0.975)).tolist() if several else (None, None)
+            out |= {f"{name}_low": low, f"{name}_high": high}
         return out
 
     linear = judged.names.index(LINEAR)
@@ -142,8 +147,15 @@ def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, 
         yield {"what": "penalty", "weights": weights, "layer": layer, "penalty": penalty}
 
 
-def _shares(each: Array) -> dict[str, float]:
-    """Of heads, in the paper's three groups."""
+def _mean(values: Array) -> float | None:
+    """Of those that are numbers: a head that always returns the same has no variance to be told."""
+    known = np.atleast_1d(values)[np.isfinite(np.atleast_1d(values))]
+    return float(known.mean()) if len(known) else None
+
+
+def _shares(every: Array) -> dict[str, float]:
+    """Of heads that return more than one thing, in the paper's three groups."""
+    each = every[np.isfinite(every)]
     high, low = float((each > HIGH).mean()), float((each < LOW).mean())
     return {"high": high, "middle": 1 - high - low, "low": low}
 
@@ -166,9 +178,7 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
     for name in names:
         say(f"one layer replaced: {name}")
         alone[name] = tester.one_by_one(learned.of(name))
-    orders = {"first to last": list(range(len(tester.sites))), "best first": best_first(alone[names[-1]])}
-    if LINEAR in names:
-        orders["best first"] = best_first(alone[LINEAR])
+    orders = {"first to last": list(range(len(tester.sites))), "best first": best_first(alone[LINEAR])}
     growing: dict[tuple[str, str], list[Tensor]] = {}
     for told, order in orders.items():
         for name in names:
@@ -200,8 +210,10 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
             }
 
 
-def _interval(costs: Tensor, owner: Tensor, draws: int) -> tuple[float, float]:
-    """95 % of the mean over windows, of documents drawn again and again."""
+def _interval(costs: Tensor, owner: Tensor, draws: int) -> tuple[float | None, float | None]:
+    """95 % of the mean over windows, of documents drawn again and again; None if they are few."""
+    if len(set(owner.tolist())) < FEW:
+        return None, None
     rng = np.random.default_rng(0)
     values, owners = costs.numpy(), owner.numpy()
     of = {each: values[owners == each] for each in np.unique(owners)}

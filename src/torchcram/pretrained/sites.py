@@ -146,7 +146,7 @@ class Own(nn.Module):
             out = self.model({self.field: tokens}, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
             logits = out.predictions[self.head][:, :-1].float()
-            nats += float(nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])) * len(tokens)
+            nats += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())) * len(tokens)
         assert ledger is not None
         return {**ledger.to_dict(), "loss": nats / len(windows)}
 
@@ -188,21 +188,18 @@ class Recording:
 def recording(sites: Sequence[Site]) -> Iterator[Recording]:
     """Keep what goes through each site, while the model computes as it always does."""
     kept = Recording(sites)
-    handles = []
-    for layer, site in enumerate(sites):
+    with contextlib.ExitStack() as hooks:
+        for layer, site in enumerate(sites):
 
-        def take(given: Tensor, layer: int = layer) -> None:
-            kept.given[layer] = given.detach()
+            def take(given: Tensor, layer: int = layer) -> None:
+                kept.given[layer] = given.detach()
 
-        def leave(module: nn.Module, args: Any, layer: int = layer) -> None:
-            kept.heads[layer] = args[0].detach()
+            def leave(module: nn.Module, args: Any, layer: int = layer) -> None:
+                kept.heads[layer] = args[0].detach()
 
-        handles += [site.on_input(take), site.outward.register_forward_pre_hook(leave)]
-    try:
+            hooks.callback(site.on_input(take).remove)
+            hooks.callback(site.outward.register_forward_pre_hook(leave).remove)
         yield kept
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -217,15 +214,12 @@ def replacing(
     tokens: those of the forward pass that is under way.
     heads: [H] bool of a layer: only these are replaced; default: all.
     """
-    handles = []
-    for layer, predictor in predictors.items():
-        swap = _Swap(predictor, tokens, sites[layer].heads, None if heads is None else heads.get(layer))
-        handles += [sites[layer].on_input(swap.take), sites[layer].outward.register_forward_pre_hook(swap.put)]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for layer, predictor in predictors.items():
+            swap = _Swap(predictor, tokens, sites[layer].heads, None if heads is None else heads.get(layer))
+            hooks.callback(sites[layer].on_input(swap.take).remove)
+            hooks.callback(sites[layer].outward.register_forward_pre_hook(swap.put).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _Swap:

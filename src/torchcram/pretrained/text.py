@@ -18,6 +18,7 @@ from torchcram.pretrained.tokens import Tokenizer
 END = "<|endoftext|>"
 """A line that parts documents of a file."""
 
+_END = re.compile(rf"(?m)^{re.escape(END)}[ \r]*$\n?")
 _TITLE = re.compile(r"(?m)^(?= = [^=].*[^=] = $)")  # of an article in WikiText's files
 
 
@@ -36,7 +37,7 @@ def documents(path: str | os.PathLike[str]) -> list[Document]:
         text = unpacked(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not text in UTF-8: {error}") from error
-    parts = text.split(f"{END}\n") if END in text else _TITLE.split(text)
+    parts = (_END if _END.search(text) else _TITLE).split(text)
     kept = [part for part in parts if part.strip()]
     if not kept:
         raise ValueError(f"{file} has no text in it")

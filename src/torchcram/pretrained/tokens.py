@@ -97,8 +97,9 @@ class Merges:
         self.tokenizer, self.first = tokenizer, first
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-        found = self.tokenizer.encode(text, add_special_tokens=False)
+        """The tokens of a text; what looks like a special token in it is text as well."""
+        apart = {"split_special_tokens": True} if hasattr(self.tokenizer, "split_special_tokens") else {}
+        found = self.tokenizer.encode(text, add_special_tokens=False, **apart)
         return list(getattr(found, "ids", found))
 
 
@@ -116,9 +117,12 @@ def from_gguf(file: Gguf) -> Merges:
         raise ValueError(
             f"{file.path} has a tokenizer ({kind}, {before}) that is not known; give a Hugging Face folder instead"
         )
-    vocabulary = {word: number for number, word in enumerate(told["tokenizer.ggml.tokens"])}
-    pairs = [tuple(merge.split(" ", 1)) for merge in told["tokenizer.ggml.merges"]]
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    try:
+        vocabulary = {word: number for number, word in enumerate(told["tokenizer.ggml.tokens"])}
+        pairs = [tuple(merge.split(" ", 1)) for merge in told["tokenizer.ggml.merges"]]
+        tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    except Exception as error:  # the library's own are of no other kind
+        raise ValueError(f"{file.path} has a damaged tokenizer ({error}); fetch it again") from error
     digits = [pre_tokenizers.Digits(individual_digits=True)] if before in _DIGITS_APART else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()

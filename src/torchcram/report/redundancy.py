@@ -114,8 +114,8 @@ def page(data: Row) -> str:
         f'<p class="lead">{escape(lead)}</p></header>',
         _section(
             "Layers",
-            "The linear probe, positions from the fifth on; 95 % over documents. R is the paper's measure; what the "
-            "mean reaches by it is no knowledge of attention at all.",
+            "The linear probe, positions from the fifth on; 95 % over documents, if there are ten or more. R is the "
+            "paper's measure; what the mean reaches by it is no knowledge of attention at all.",
             _table(HEADS, groups(rows)),
         ),
         _section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
@@ -129,12 +129,14 @@ def page(data: Row) -> str:
         ),
         _section(
             "What attention is worth",
-            "Loss with attention replaced in more and more layers, those first whose replacement alone costs least.",
+            "Loss with attention replaced in more and more layers, those first whose replacement by the linear probe "
+            "alone costs least. Probes were learned from the whole model, not from one with layers replaced.",
             _removed(rows),
         ),
         _section(
             "Copying",
-            "Random tokens, all of them twice. Nothing but attention to the first time helps with the second.",
+            "Random tokens, all of them twice: what looks back to the first time can tell the second. A model whose "
+            "loss is no less than a guess's does not copy.",
             _copies(rows),
         ),
         _section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>"),
@@ -188,7 +190,7 @@ def _heat(rows: Sequence[Row], measure: str) -> str:
         cells = ""
         for number in heads:
             value = found[layer, number]
-            share = 100 * min(1.0, max(0.0, value))
+            share = 100 * min(1.0, max(0.0, value or 0.0))
             shade = f"background:color-mix(in srgb, currentColor {share / 2:.0f}%, transparent)"
             cells += f'<td style="{shade}">{plain(value)}</td>'
         body += f"<tr><th>{layer + 1}</th>{cells}</tr>"
@@ -252,6 +254,8 @@ def _copies(rows: Sequence[Row]) -> str:
 
 
 def _between(row: Row, key: str) -> str:
+    if row[f"{key}_low"] is None:
+        return plain(row[key])
     return f"{plain(row[key])} ({plain(row[f'{key}_low'])} to {plain(row[f'{key}_high'])})"
 
 
