@@ -49,12 +49,14 @@ def run(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
     )
     rows: list[Row] = []
+    parts: tuple[Windows, Windows] | None = None  # the same at every step
     for step in [None] if at is None else numbers("--at", at):
         loaded = load(model, step=step, device=device)
         length = window or min(_WINDOW, loaded.context or _WINDOW)
         if loaded.context and length > loaded.context:
             raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
-        train, held = _parts(loaded, text, judged, length, train_tokens, eval_tokens)
+        parts = parts or _parts(loaded, text, judged, length, train_tokens, eval_tokens)
+        train, held = parts
         if step is not None:
             console.print(f"step {step:,}")
         try:

@@ -14,6 +14,7 @@ from torchcram.pretrained.gguf import Array
 from torchcram.pretrained.probes import MEAN, Probes
 from torchcram.pretrained.sites import Seen, Site, recording
 from torchcram.pretrained.text import Windows
+from torchcram.resampling import resampled
 
 SETS = ("all", "later")
 """Positions: all, and those after the first few."""
@@ -56,13 +57,7 @@ class Judged:
 
     def drawn(self, draws: int, seed: int = 0) -> list[dict[str, Array]]:
         """The same for documents drawn again and again."""
-        rng = np.random.default_rng(seed)
-        owners = np.unique(self.owner)
-        of = {owner: np.flatnonzero(self.owner == owner) for owner in owners}
-        return [
-            self.measures(np.concatenate([of[owner] for owner in rng.choice(owners, len(owners))]))
-            for _ in range(draws)
-        ]
+        return [self.measures(windows) for windows in resampled(self.owner, draws, seed)]
 
 
 def judge(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcram.pretrained import function, measures, probes, sites
+from torchcram.pretrained import measures, probes, sites
 from torchcram.pretrained.function import Tester, best_first, copying, recovered
 from torchcram.pretrained.gguf import Array
 from torchcram.pretrained.load import Pretrained
@@ -19,6 +19,7 @@ from torchcram.pretrained.measures import SETS, Judged
 from torchcram.pretrained.probes import ADAPTER, LINEAR, MEAN, ProbeConfig, Probes
 from torchcram.pretrained.sites import Site
 from torchcram.pretrained.text import Windows
+from torchcram.resampling import resampled
 from torchcram.results import Row
 from torchcram.strict import StrictConfig, check_integer
 
@@ -214,14 +215,8 @@ def _interval(costs: Tensor, owner: Tensor, draws: int) -> tuple[float | None, f
     """95 % of the mean over windows, of documents drawn again and again; None if they are few."""
     if len(set(owner.tolist())) < FEW:
         return None, None
-    rng = np.random.default_rng(0)
-    values, owners = costs.numpy(), owner.numpy()
-    of = {each: values[owners == each] for each in np.unique(owners)}
-    keys = list(of)
-    means = [
-        np.concatenate([of[keys[k]] for k in rng.integers(len(keys), size=len(keys))]).mean() for _ in range(draws)
-    ]
-    low, high = np.quantile(means, (0.025, 0.975))
+    values = costs.numpy()
+    low, high = np.quantile([values[rows].mean() for rows in resampled(owner.numpy(), draws)], (0.025, 0.975))
     return float(low), float(high)
 
 
@@ -233,11 +228,11 @@ def _copies(
     batch: int,
     device: torch.device | str,
 ) -> Iterator[Row]:
-    """The loss on random tokens when they come again, for which nothing but attention helps."""
+    """The loss on random tokens when they come again."""
     vocabulary = int(loaded.model.get_input_embeddings().weight.shape[0])
     length = min(_COPIED, loaded.context or _COPIED)
     made = copying(vocabulary, loaded.tokenizer.first, count=_COPIES, length=length)
-    tester = function.Tester(loaded.model, found, made, batch=batch, device=device)
+    tester = Tester(loaded.model, found, made, batch=batch, device=device)
     begin = made.tokens.shape[1] - (length - (loaded.tokenizer.first is not None)) // 2
     intact = float(tester.loss(begin=begin).mean())
     chance = float(np.log(vocabulary))

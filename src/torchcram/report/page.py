@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 
-from torchcram import results
 from torchcram.report import chart, charts, colours, sequence, tables
+from torchcram.report.html import document, section
 from torchcram.report.runs import Run, item, moments, number, typical
 from torchcram.report.words import (
     SPACE,
@@ -36,23 +35,12 @@ def page(runs: Sequence[Run]) -> str:
         _sequence(runs, shown),
         _quality(runs, shown),
         _worth(runs, shown),
-        _section("Final numbers", _note_on_final(runs), tables.final(runs)),
-        _section("Settings", _note_on_settings(runs), tables.settings(runs)),
-        _section("What the numbers mean", "", tables.glossary()),
+        section("Final numbers", _note_on_final(runs), tables.final(runs)),
+        section("Settings", _note_on_settings(runs), tables.settings(runs)),
+        section("What the numbers mean", "", tables.glossary()),
         *(tables.evaluations(run) for run in runs),
     ]
-    folder = files("torchcram.report")
-    style = "\n".join([colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8")])
-    version = results.versions().get("torchcram", "(not installed)")
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}: torchcram report</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + f"\n<footer>Written by torchcram {escape(version)}.</footer>\n<script>\n{script}</script>\n"
-        + "</body>\n</html>\n"
-    )
+    return document(f"{title}: torchcram report", body)
 
 
 def _header(runs: Sequence[Run]) -> str:
@@ -137,7 +125,7 @@ def _reads(runs: Sequence[Run]) -> str:
     else:
         title = "Who still reads"
     several = " Thin lines are runs, bold ones their median." if len(runs) > 1 else ""
-    return _section(
+    return section(
         title,
         "Share of positions that read in at least one layer. The axis is stretched below, where the values end up. "
         f"OPT and static bound are for all positions.{several}",
@@ -190,7 +178,7 @@ def _sequence(runs: Sequence[Run], run: Run) -> str:
     if not content:
         return ""
     reads, of = sequence.reading(run.last) or (0, 0)
-    return _section(
+    return section(
         f"One held-out sequence: {reads} of its first {of} positions read",
         f"Position after position, {sequence.LINE} a strip, as the model is at each evaluation.{_of(runs, run)}",
         content,
@@ -227,7 +215,7 @@ def _quality(runs: Sequence[Run], run: Run) -> str:
     buttons = "".join(f'<button type="button" value="{i}">layer {i + 1}</button>' for i in range(layers))
     ends = [(kind, number(item(run.last, "quality", kind, first))) for kind in run.kinds]
     told = ", ".join(f"{kind} {plain(value)}" for kind, value in ends if value is not None)
-    return _section(
+    return section(
         f"How good recall is: mean q in layer {first + 1} ended at {told}",
         "How many positions of a kind have which quality q; each histogram has its own height. Left of q* the "
         f"consolidation term speaks for a read, right of it for recall.{_of(runs, run)}",
@@ -248,7 +236,7 @@ def _worth(runs: Sequence[Run], run: Run) -> str:
             drawings += f"<div><h3>{escape(title)}</h3>{drawing}</div>"
     made = f"A read made is worth {short(used)} nats" if used is not None else "No read was made"
     missed = f", one not made would have been worth {short(unused)}" if unused is not None else ""
-    return _section(
+    return section(
         made + missed,
         "Mean gain in the loss of the main head, from held-out reads of which a random part was used, as a gradient "
         f"tells it. A dash: there was none.{_of(runs, run)}",
@@ -287,7 +275,3 @@ def _note_on_final(runs: Sequence[Run]) -> str:
 
 def _note_on_settings(runs: Sequence[Run]) -> str:
     return "What was started: config.json." + (" Where they differ, one value a run." if len(runs) > 1 else "")
-
-
-def _section(title: str, note: str, content: str) -> str:
-    return f'<section><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{content}</section>'

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any
 
-from torchcram import results
-from torchcram.report import chart, colours
+from torchcram.report import chart
 from torchcram.report.chart import Axis, Curve
+from torchcram.report.html import document, section
 from torchcram.report.words import percent, plain
 
 Row = Mapping[str, Any]
@@ -81,19 +80,17 @@ def verdict(rows: Sequence[Row]) -> str:
     name = next((row["model"] for row in rows if row["what"] == "about"), "the model")
     linear, mean = (_pick(rows, "group", group="overall", predictor=key) for key in ("linear", "mean"))
     loss = next(row for row in rows if row["what"] == "loss")
-    last = [
-        row for row in rows if row["what"] == "layers" and row["order"] == "best first" and row["predictor"] == "linear"
-    ]
-    if linear is None or mean is None or not last:
+    growing = _best_first(rows, "linear")
+    if linear is None or mean is None or not growing:
         return f"{name}: too little was measured for a verdict."
-    cheap = [row for row in last if row["cost"] <= 0.01 * loss["loss"]]
-    count, layers = (cheap[-1]["count"] if cheap else 0), len(last)
+    cheap = [row for row in growing if row["cost"] <= 0.01 * loss["loss"]]
+    count, layers = (cheap[-1]["count"] if cheap else 0), len(growing)
     told = percent(max(0.0, linear["r2"]))
     return (
         f"A linear map of what goes into attention tells {told} of the variance of what comes out of it; as the paper "
         f"measures it, that is R = {plain(linear['printed'])}, and the mean alone has {plain(mean['printed'])}. In "
         f"{count} of {layers} layers of {name} the map can take attention's place for at most 1 % more loss; in all of "
-        f"them it costs {plain(last[-1]['cost'])} nats a token."
+        f"them it costs {plain(growing[-1]['cost'])} nats a token."
     )
 
 
@@ -102,8 +99,6 @@ def page(data: Row) -> str:
     every: Sequence[Row] = data["rows"]
     rows = last(every)
     about = next(row for row in rows if row["what"] == "about")
-    folder = files("torchcram.report")
-    style = "\n".join([colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8"), _STYLE])
     noted = f"; {about['note']}" if about["note"] else ""
     lead = (
         f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens, judged on "
@@ -112,55 +107,42 @@ def page(data: Row) -> str:
     body = [
         f'<header><p class="kicker">torchcram probe</p><h1>{escape(verdict(rows))}</h1>'
         f'<p class="lead">{escape(lead)}</p></header>',
-        _section(
+        section(
             "Layers",
             "The linear probe, positions from the fifth on; 95 % over documents, if there are ten or more. R is the "
             "paper's measure; what the mean reaches by it is no knowledge of attention at all.",
             _table(HEADS, groups(rows)),
         ),
-        _section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
+        section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
         if any(row.get("step") is not None for row in every)
         else "",
-        _section("The ladder", "Centred R² of every predictor, layer by layer.", _ladder(rows)),
-        _section(
+        section("The ladder", "Centred R² of every predictor, layer by layer.", _ladder(rows)),
+        section(
             "Heads",
             "The linear probe, head by head: R as the paper measures it, and centred R².",
             f"{_heat(rows, 'printed')}{_heat(rows, 'r2')}{_shares(rows)}",
         ),
-        _section(
+        section(
             "What attention is worth",
             "Loss with attention replaced in more and more layers, those first whose replacement by the linear probe "
             "alone costs least. Probes were learned from the whole model, not from one with layers replaced.",
             _removed(rows),
         ),
-        _section(
+        section(
             "Copying",
             "Random tokens, all of them twice: what looks back to the first time can tell the second. A model whose "
             "loss is no less than a guess's does not copy.",
             _copies(rows),
         ),
-        _section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>"),
+        section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>"),
     ]
-    version = results.versions().get("torchcram", "(not installed)")
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(str(about['model']))}: torchcram probe</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + f"\n<footer>Written by torchcram {escape(version)}.</footer>\n<script>\n{script}</script>\n</body>\n</html>\n"
-    )
+    return document(f"{about['model']}: torchcram probe", body, style=_STYLE)
 
 
 _STYLE = """
 table.heat { border-spacing: 1px; border-collapse: separate; }
 table.heat td { padding: .15rem .3rem; text-align: right; font-size: .8rem; }
 """
-
-
-def _section(title: str, note: str, content: str) -> str:
-    told = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{content}</section>"
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], kind: str = "") -> str:
@@ -216,9 +198,7 @@ def _removed(rows: Sequence[Row]) -> str:
     base = next(row for row in rows if row["what"] == "loss")["loss"]
     curves = []
     for name, colour in (("mean", "other0"), ("adapter", "other1"), ("linear", "novel")):
-        found = [
-            row for row in rows if row["what"] == "layers" and row["order"] == "best first" and row["predictor"] == name
-        ]
+        found = _best_first(rows, name)
         if found:
             points = [(0.0, base), *((float(row["count"]), float(row["loss"])) for row in found)]
             curves.append(Curve(label=_LADDER[name], colour=colour, middle=points, bolder=name == "linear"))
@@ -251,6 +231,12 @@ def _copies(rows: Sequence[Row]) -> str:
     return _table(("replaced", "by", "nats a token, the second time"), lines) + (
         f'<p class="note">A guess among all tokens costs {plain(intact["chance"])} nats.</p>'
     )
+
+
+def _best_first(rows: Sequence[Row], predictor: str) -> list[Row]:
+    """More and more layers replaced by a predictor, those first that cost least alone."""
+    wanted = {"what": "layers", "order": "best first", "predictor": predictor}
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
 def _between(row: Row, key: str) -> str:

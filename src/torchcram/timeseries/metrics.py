@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
+from torchcram.resampling import resampled
 from torchcram.timeseries.series import Array
 
 Measure = Callable[[Array, Array], float]
@@ -90,7 +91,7 @@ def interval(
     measure: Measure, labels: Array, probabilities: Array, groups: Array, *, draws: int = 1000, seed: int = 0
 ) -> Interval:
     """Of a measure, when groups (patients, people) are drawn with replacement."""
-    found = [measure(labels[rows], probabilities[rows]) for rows in _resampled(groups, draws, seed)]
+    found = [measure(labels[rows], probabilities[rows]) for rows in resampled(groups, draws, seed)]
     return Interval(*map(float, np.nanquantile(found, [0.025, 0.975])))
 
 
@@ -107,23 +108,9 @@ def difference(
     """Of what a measure differs by between two models on the same samples, drawn together."""
     found = [
         measure(labels[rows], ours[rows]) - measure(labels[rows], theirs[rows])
-        for rows in _resampled(groups, draws, seed)
+        for rows in resampled(groups, draws, seed)
     ]
     return Interval(*map(float, np.nanquantile(found, [0.025, 0.975])))
-
-
-def _resampled(groups: Array, draws: int, seed: int) -> Iterator[Array]:
-    """Rows of each draw of groups."""
-    names, number = np.unique(groups, return_inverse=True)
-    order = np.argsort(number, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(number))])
-    rng = np.random.default_rng(seed)
-    for _ in range(draws):
-        chosen = rng.integers(len(names), size=len(names))
-        if len(names) == len(groups):
-            yield order[chosen]
-        else:
-            yield np.concatenate([order[starts[k] : starts[k + 1]] for k in chosen])
 
 
 def _both(is_class: Array) -> bool:
