@@ -54,7 +54,7 @@ ROWS = (
     row("final", "mamba", 0.71, 0.0),
     row("cost", "cram", 1, 1, state_length=131_072, state_bytes=2**20, tokens_per_second=123_456.0, forward_ms=1.25),
     row("curve", "mod", 0.95, 0.05, setting="capacity 5 %"),
-    row("cost", "mod", 1, 1, setting="capacity 5 %", forward_ms=2.0, forward_to_first=1.6),
+    row("cost", "mod", 1, 1, setting="capacity 5 %", forward_ms=2.0),
 )
 
 
@@ -65,7 +65,7 @@ def test_the_page_has_every_number():
         " | 1,234,567 | 1.0 MiB | 123k | 1.2 |",
         "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 0 % | 100 % | 1,234,567"
         " | – | – | – |",
-        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 1.6 |",
+        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 |",
         "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – |",
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % (2 %) | **99.99 % (1.50 %)** |",
@@ -75,6 +75,20 @@ def test_the_page_has_every_number():
     for line in expected:
         assert line in text.splitlines()
     assert "Small. a machine; commit abc." in text
+
+
+def test_rates_are_compared_within_a_seed():
+    rows = (*ROWS, row("rate", "cram", 0.8, 0.5, rate=2e-3, seed=2))
+    lines = baselines.page(*files(*rows)).splitlines()
+    assert "| `cram` | 90 % (2 %) | **99.99 % (1.50 %)** | – |" in lines
+    assert "| `cram`, seed 2 | – | **99.95 % (1.51 %)** | 80 % (50 %) |" in lines
+
+
+def test_it_says_who_never_left_chance():
+    srcd, mqar = files(*ROWS)
+    assert "never left chance" not in baselines.page(srcd, mqar)
+    mqar["rows"].append(row("final", "mamba", 0.0003, 0.0, opt=0.125, task="mqar"))
+    assert "never left chance: `mamba`." in baselines.page(srcd, mqar)
 
 
 def test_many_commands_are_folded_away():
