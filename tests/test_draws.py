@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcram.draws import Draws
-from torchcram.ops.hashed.fast import _mix as mix
+from torchcram.ops.hashed.fast import mix
 
 ROWS, COLUMNS = 64, 512
 
@@ -72,3 +72,10 @@ def test_order_is_a_permutation_and_each_is_as_likely():
     counts = code.bincount(minlength=9)
     assert (counts[counts > 0] - 1000).abs().max() < 5 * (1000 * 5 / 6) ** 0.5
     assert (counts > 0).sum() == 6
+
+
+def test_a_step_may_be_a_tensor():
+    rows = torch.arange(5)
+    for step in (0, 7, (1 << 40) + 3):
+        plain, held = (Draws(seed=(1 << 35) + 1, step=each, rows=rows) for each in (step, torch.tensor(step)))
+        assert torch.equal(plain.integers(3, 11), held.integers(3, 11))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchcram.ops import hashed
-from torchcram.ops.hashed.reference import mix
+from torchcram.ops.hashed import fast, reference
 
 _LOW = 0xFFFFFFFF
 
@@ -21,15 +21,17 @@ class Draws:
     """The random numbers of some rows of one batch. Each `stream` is another, independent table of them."""
 
     seed: int
-    step: int
+    step: int | Tensor
+    """A tensor [] int64 on the device of `rows` is read whenever numbers are made, as a recorded step needs it."""
     rows: Tensor
     """[B] int64: numbers of the rows in the global batch."""
 
     def integers(self, stream: int, columns: int) -> Tensor:
         """[B, columns] int64, uniform in 0..2³²-1."""
-        key = 0  # on the host: as tensors, these few numbers would cost a GPU more launches than all the rest
+        key: int | Tensor = 0  # on the host: as tensors, these few numbers would cost a GPU more launches than the rest
         for part in (self.seed & _LOW, self.seed >> 32, stream, self.step & _LOW, self.step >> 32):
-            key = mix((key + part + 0x9E3779B9) & _LOW)
+            key = (key + part + 0x9E3779B9) & _LOW
+            key = reference.mix(key) if isinstance(key, int) else fast.mix(key)
         return hashed(key, self.rows, columns)
 
     def uniform(self, stream: int, columns: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchcram.bench.timing import at_best, in_turns, waiting
-from torchcram.bench.whole import Contender, Size, imposed
+from torchcram.bench.whole import WARM_UP, Contender, Size, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 from torchcram.results import Row
@@ -59,8 +59,8 @@ def run(size: Size, lengths: Sequence[int], buffers: Sequence[int], device: str,
         for what in ("train", "prefill"):
             dense = Contender(baseline("transformer", size.cram()), size, place)
             run_dense = (dense.train if what == "train" else dense.prefill)(tokens, RoutingPolicy())
-            attention, best = at_best(run_dense, place)
-            (theirs,) = in_turns(best, repeats=repeats, warm_up=1)
+            attention, best = at_best(run_dense, place, dense.forget)
+            (theirs,) = in_turns(best, repeats=repeats, warm_up=WARM_UP)
             del dense, run_dense, best
             for stage in stages(size, buffers):
                 milliseconds = 1000 * _time(stage, size, what, tokens, repeats, place)
@@ -106,7 +106,7 @@ def _time(stage: Stage, size: Size, what: str, tokens: torch.Tensor, repeats: in
     batch, length = tokens.shape
     policy = imposed(mine, batch, length, config.layers, device, training=what == "train")
     once = (contender.train if what == "train" else contender.prefill)(tokens, policy)
-    (seconds,) = in_turns(once, repeats=repeats, warm_up=3 if device.type == "cuda" else 1)
+    (seconds,) = in_turns(once, repeats=repeats, warm_up=WARM_UP if device.type == "cuda" else 1)
     return seconds
 
 

@@ -35,7 +35,7 @@ def at_best(
     times = {}
     for name, kernel in _BACKENDS.items():
         before()
-        (times[name],) = in_turns(_with(kernel, run), repeats=3, warm_up=3)
+        (times[name],) = in_turns(_with(kernel, run), repeats=3, warm_up=5)
     best = min(times, key=lambda name: times[name])
     before()
     return best, _with(_BACKENDS[best], run)

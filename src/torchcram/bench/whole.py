@@ -14,9 +14,13 @@ from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, SEMANTIC, RoutingPolicy
 from torchcram.models import AnyModel, baseline, build, parameters
+from torchcram.models.recording import record
 from torchcram.ops import Lengths
 from torchcram.results import Row
 
+_PLAIN = 3  # calls before one is recorded
+WARM_UP = _PLAIN + 2
+"""Calls on a GPU before any is timed."""
 _TEMPERATURE = ConsolidationConfig().temperature
 
 
@@ -53,16 +57,19 @@ class Contender:
         if size.compile:
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=on_gpu, capturable=on_gpu)
         self.consolidator = Consolidator(ConsolidationConfig())
         self.lengths = Lengths()
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._calls = 0
 
     def train(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A training step, the optimizer's part included."""
         count = tokens.numel()
+        self.model.train()
 
         def step() -> None:
-            self.model.train()
             with self._cast():
                 with self.lengths.kept():
                     out = self.model(tokens, policy=policy, keep_state=False)
@@ -71,25 +78,45 @@ class Contender:
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             self.optimizer.step()
-            self._finish()
 
-        return step
+        return self._recorded(step)
 
     def prefill(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A forward pass that leaves the state to go on from, and the prediction of the next token."""
+        self.model.eval()
 
         def forward() -> None:
-            self.model.eval()
             with torch.no_grad(), self._cast(), self.lengths.kept():
                 self.model(tokens, policy=policy)
-            self._finish()
 
-        return forward
+        return self._recorded(forward)
 
-    def _finish(self) -> None:
-        """Wait for the device, and see that lists had room: from the second call on they have, as all are alike."""
-        self.lengths.fit(self.lengths.needed.tolist())
-        wait_for(self.device)
+    def forget(self) -> None:
+        """Compile and record anew, for another kind of attention."""
+        self._graph, self._calls = None, 0
+        if self.size.compile:
+            torch.compiler.reset()
+
+    def _recorded(self, run: Callable[[], None]) -> Callable[[], None]:
+        """The same until the device has done it: on a GPU recorded, after some calls that run plainly.
+
+        All calls are alike, so from the second on lists have room.
+        """
+
+        def inside() -> None:
+            self._calls += 1
+            if self.device.type == "cuda" and self._graph is None and self._calls > _PLAIN:
+                torch.cuda.empty_cache()
+                self.optimizer.zero_grad(set_to_none=True)
+                self._graph, _ = record(run, self.device, warm_up=0)
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                run()
+                self.lengths.fit(self.lengths.needed.tolist())
+            wait_for(self.device)
+
+        return inside
 
     def _cast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.size.bf16)
@@ -111,7 +138,9 @@ def run(
             (each.train if training else each.prefill)(tokens, policy)
             for each, policy in zip(pair, policies, strict=True)
         )
-        attention, theirs = at_best(theirs, place) if against == "transformer" else ("ours, in PyTorch", theirs)
+        attention = "ours, in PyTorch"
+        if against == "transformer":
+            attention, theirs = at_best(theirs, place, pair[1].forget)
         yield compare(
             what,
             ours,
@@ -119,7 +148,7 @@ def run(
             against=f"{against}, {attention}",
             length=length,
             repeats=repeats,
-            warm_up=3 if place.type == "cuda" else 1,
+            warm_up=WARM_UP if place.type == "cuda" else 1,
             batch=batch,
             slots=size.slots,
             reads=size.reads,

@@ -2,7 +2,7 @@
 
 from torchcram.consolidation.alarm import DriftAlarm
 from torchcram.consolidation.config import ConsolidationConfig
-from torchcram.consolidation.consolidator import Consolidator, Phase
+from torchcram.consolidation.consolidator import Consolidator, Dials, Phase
 from torchcram.consolidation.controller import QualityController
 from torchcram.consolidation.gate import CompetenceGate
 from torchcram.consolidation.trials import TrialConsolidator
@@ -11,6 +11,7 @@ __all__ = [
     "CompetenceGate",
     "ConsolidationConfig",
     "Consolidator",
+    "Dials",
     "DriftAlarm",
     "Phase",
     "QualityController",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,14 @@ class Phase(StrEnum):
     ACQUIRE = "acquire"
     CONSOLIDATE = "consolidate"
     SETTLE = "settle"
+
+
+class Dials(NamedTuple):
+    """What changes from one training step to the next; as tensors, a step that was recorded once heeds them too."""
+
+    temperature: float | Tensor
+    price: float | Tensor
+    """What a read costs, in nats."""
 
 
 class Consolidator:
@@ -77,12 +85,18 @@ class Consolidator:
         """What a read costs now, in nats."""
         return self.config.price * self.progress * self.controller.pressure
 
-    def policy(self, scored: Tensor | float | None = None) -> RoutingPolicy:
+    @property
+    def dials(self) -> Dials:
+        """What the next training step goes by."""
+        return Dials(SIGNALS[self.config.signal].temperature(self.config, self.steps, self.progress), self.price)
+
+    def policy(self, scored: Tensor | float | None = None, dials: Dials | None = None) -> RoutingPolicy:
         """How the next training step should route; `scored`: positions that its loss will be a mean of.
 
-        Needed with `signal="utility"`: so what reads are worth is told in nats.
+        Needed with `signal="utility"`: so what reads are worth is told in nats. dials: to be used for its own.
         """
         c = self.config
+        dials = dials or self.dials
         if scored is None:
             if c.signal == "utility":
                 raise ValueError("signal='utility' needs policy(scored=…), the positions that the loss is a mean of")
@@ -98,9 +112,9 @@ class Consolidator:
             lesson=lesson,
             audit=signal.audit(c),
             trial=trial,
-            price=self.price if c.signal == "utility" else None,
+            price=dials.price if c.signal == "utility" else None,
             scored=scored,
-            temperature=signal.temperature(c, self.steps, self.progress),
+            temperature=dials.temperature,
         )
 
     def dense(self) -> RoutingPolicy:
@@ -109,16 +123,23 @@ class Consolidator:
             return RoutingPolicy()
         return RoutingPolicy(reads="dense", keep_all=self.released_at is None)
 
-    def loss(self, losses: Mapping[str, Tensor], *, positions: Tensor | int, scored: Tensor | int) -> Tensor:
+    def loss(
+        self,
+        losses: Mapping[str, Tensor],
+        *,
+        positions: Tensor | int,
+        scored: Tensor | int,
+        dials: Dials | None = None,
+    ) -> Tensor:
         """What to add to the task's loss: the layers' own losses and, once released, the cost of reads.
 
         positions: real positions of the batch; scored: positions the task's loss is a mean of. With both, a price in
-        nats per read means the same whatever the task.
+        nats per read means the same whatever the task. dials: as for `policy`.
         """
         c = self.config
         total: Tensor | float = 0.0
         if c.schedule != "plain":
-            total = SIGNALS[c.signal].cost(c, losses, self.price, positions, scored)
+            total = SIGNALS[c.signal].cost(c, losses, (dials or self.dials).price, positions, scored)
         for name in _WEIGHED:
             if name in losses:
                 total = total + getattr(c, name) * losses[name]

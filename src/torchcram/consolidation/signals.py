@@ -18,7 +18,7 @@ class RoutingSignal(Protocol):
         self,
         config: ConsolidationConfig,
         losses: Mapping[str, Tensor],
-        price: float,
+        price: float | Tensor,
         positions: Tensor | int,
         scored: Tensor | int,
     ) -> Tensor | float:
@@ -45,11 +45,12 @@ class PricedSignal:
         self,
         config: ConsolidationConfig,
         losses: Mapping[str, Tensor],
-        price: float,
+        price: float | Tensor,
         positions: Tensor | int,
         scored: Tensor | int,
     ) -> Tensor | float:
-        if price == 0 or "reads" not in losses:
+        free = not isinstance(price, Tensor) and price == 0
+        if free or "reads" not in losses:
             return 0.0
         charged = 0.0 if self.by_rule else losses["reads"]
         return price * (positions / scored) * (charged + config.reward * losses["recall"])
@@ -76,7 +77,7 @@ class PaperSignal:
         self,
         config: ConsolidationConfig,
         losses: Mapping[str, Tensor],
-        price: float,
+        price: float | Tensor,
         positions: Tensor | int,
         scored: Tensor | int,
     ) -> Tensor | float:

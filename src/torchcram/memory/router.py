@@ -36,11 +36,11 @@ class RoutingPolicy:
     `quality="exact"` reads are computed all the same, since the router needs them)."""
     skip: float = 0.0
     """With `dense`: share of the tokens, chosen at random, that do not read (in any layer)."""
-    temperature: float = 1.0
-    """Of the Gumbel-softmax gradient in training."""
+    temperature: float | Tensor = 1.0
+    """Of the Gumbel-softmax gradient in training. As a tensor [] it may change where code is compiled or recorded."""
     audit: float = 0.0
     """Share of the tokens that would not read whose read is computed all the same, to learn from."""
-    price: float | None = None
+    price: float | Tensor | None = None
     """In nats: with `router.rule = "worth"` reads worth less are skipped; None: the price of the last training step."""
     trial: float = 0.0
     """Share of the reads of which a random part is used, to learn what they are worth; so is a part of audited ones."""
@@ -70,9 +70,10 @@ class RoutingPolicy:
             raise ValueError(f"reads = {self.reads!r} is not possible; allowed: 'routed', 'dense', 'off'")
         if not 0 <= self.skip <= 1:
             raise ValueError(f"skip = {self.skip!r} is not possible; allowed: a share from 0 to 1")
-        if not self.temperature > 0:
+        # Numbers on a device are taken as they are: to look at them would mean to wait.
+        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
             raise ValueError(f"temperature = {self.temperature!r} is not possible; allowed: a number above 0")
-        if self.price is not None and not self.price >= 0:
+        if self.price is not None and not isinstance(self.price, Tensor) and not self.price >= 0:
             raise ValueError(f"price = {self.price!r} is not possible; allowed: a number from 0 on, or None")
         if not self.most > 0:
             raise ValueError(f"most = {self.most!r} is not possible; allowed: a number above 0")

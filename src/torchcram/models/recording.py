@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,18 +12,23 @@ Result = TypeVar("Result")
 _WARM_UP = 3  # runs before a recording: whatever is made at first use must have been
 
 
-def record(run: Callable[[], Result], device: torch.device) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """Record what `run` does, after a few runs that it does for good; replaying fills what it returned."""
+def record(
+    run: Callable[[], Result], device: torch.device, *, warm_up: int = _WARM_UP, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Record what `run` does, after some runs that it does for good; replaying fills what it returned.
+
+    pool: of `torch.cuda.graph_pool_handle`, memory that recordings share: a replay overwrites what others left there.
+    """
     # Narrow copies of weights must be made inside what is recorded: others are gone when autocast is left.
     narrow = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     with torch.cuda.device(device), torch.autocast("cuda", narrow[1], enabled=narrow[0], cache_enabled=False):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
+            for _ in range(warm_up):
                 run()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = run()
     return graph, result

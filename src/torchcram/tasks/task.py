@@ -31,6 +31,22 @@ class Examples:
     answered: Tensor | None = None
     """[B, N] bool: where there is an answer to give, for tasks that want one at few positions only."""
 
+    def tensors(self) -> list[Tensor]:
+        """All of them, in one order."""
+        rest = (self.dt, self.kind, self.pattern, *(() if self.answered is None else (self.answered,)))
+        return [*self.inputs.values(), *self.targets.values(), *rest]
+
+    def copy(self) -> Examples:
+        """The same in memory of its own."""
+        return Examples(
+            inputs={name: x.clone() for name, x in self.inputs.items()},
+            dt=self.dt.clone(),
+            targets={name: x.clone() for name, x in self.targets.items()},
+            kind=self.kind.clone(),
+            pattern=self.pattern.clone(),
+            answered=None if self.answered is None else self.answered.clone(),
+        )
+
 
 class Task(Protocol):
     """Batches by (seed, step, rows) on any device, a loss, and metrics that add up."""

@@ -75,6 +75,8 @@ class RunConfig(StrictConfig):
     """Run matrix products in bfloat16 (autocast); for GPUs."""
     compile: bool = False
     """Compile the layers (torch.compile): the first steps take minutes, the others less; for GPUs."""
+    graphs: bool = True
+    """On a GPU, record training steps as CUDA graphs and replay them: hosts are too slow for so many small kernels."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
 
@@ -100,3 +102,4 @@ class RunConfig(StrictConfig):
         check_integer("keep", self.keep, 1)
         check_flag("bf16", self.bf16)
         check_flag("compile", self.compile)
+        check_flag("graphs", self.graphs)

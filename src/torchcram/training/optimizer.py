@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchcram.memory import ContradictionIndex, QualityEstimator, Router, SemanticMemory, WorthEstimator
 from torchcram.training.config import OptimizerConfig
@@ -13,8 +13,11 @@ from torchcram.training.config import OptimizerConfig
 _ONLOOKERS = ContradictionIndex, WorthEstimator  # they learn about the model, and do not shape it
 
 
-def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over four groups: matrices (decayed), the rest, semantic memory and onlookers at rates of their own."""
+def build(model: nn.Module, config: OptimizerConfig, *, recordable: bool = False) -> torch.optim.AdamW:
+    """AdamW over four groups: matrices (decayed), the rest, semantic memory and onlookers at rates of their own.
+
+    recordable: rates are tensors, which a recorded step heeds.
+    """
     apart = _parameters(model, Router, QualityEstimator, nn.Embedding)
     semantic, onlookers = _parameters(model, SemanticMemory), _parameters(model, *_ONLOOKERS)
     groups: dict[str, list[nn.Parameter]] = {"decayed": [], "plain": [], "semantic": [], "onlookers": []}
@@ -24,7 +27,7 @@ def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         plain = parameter in apart or parameter.dim() < 2
         name = "semantic" if parameter in semantic else "plain" if plain else "decayed"
         groups["onlookers" if parameter in onlookers else name].append(parameter)
-    return torch.optim.AdamW(
+    made = torch.optim.AdamW(
         [
             {"params": groups["decayed"], "weight_decay": config.decay, "scale": 1.0},
             {"params": groups["plain"], "weight_decay": 0.0, "scale": 1.0},
@@ -34,7 +37,22 @@ def build(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
         lr=config.rate,
         betas=(config.beta1, config.beta2),
         fused=next(model.parameters()).is_cuda,
+        capturable=recordable,
     )
+    if recordable:
+        for group in made.param_groups:
+            group["lr"] = torch.tensor(config.rate, device=group["params"][0].device)
+    return made
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give each group its share of a learning rate."""
+    for group in optimizer.param_groups:
+        value = rate * group["scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def clipped_together(model: nn.Module) -> list[list[nn.Parameter]]:

@@ -6,7 +6,7 @@ from torchcram.ops.dispatch import choose
 from torchcram.ops.hashed import fast, reference
 
 
-def _triton(key: int, rows: Tensor, columns: int) -> Tensor:
+def _triton(key: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """The kernel, loaded when first needed."""
     from torchcram.ops.hashed import triton
 
@@ -16,9 +16,10 @@ def _triton(key: int, rows: Tensor, columns: int) -> Tensor:
 _FORMS = {"reference": reference.hashed, "fast": fast.hashed, "triton": _triton}
 
 
-def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
+def hashed(key: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     """[B, columns] int64, uniform in 0..2³²-1, from a 32-bit key and row numbers [B] int64; the same on every device.
 
-    With h a bijection that spreads every bit (`mix`) and r = h(key + row · c): h(h(r ⊕ h(column)) ⊕ r).
+    With h a bijection that spreads every bit (`mix`) and r = h(key + row · c): h(h(r ⊕ h(column)) ⊕ r). A key that is a
+    tensor is [] int64, on their device.
     """
     return choose(_FORMS, rows)(key, rows, columns)

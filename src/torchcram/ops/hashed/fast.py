@@ -8,13 +8,14 @@ from torchcram.ops.hashed.reference import STRIDE
 _LOW = 0xFFFFFFFF
 
 
-def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
-    per_row = _mix((key + rows * STRIDE) & _LOW).unsqueeze(1)
-    column = _mix(torch.arange(columns, device=rows.device))
-    return _mix(_mix(per_row ^ column) ^ per_row)
+def hashed(key: int | Tensor, rows: Tensor, columns: int) -> Tensor:
+    per_row = mix((key + rows * STRIDE) & _LOW).unsqueeze(1)
+    column = mix(torch.arange(columns, device=rows.device))
+    return mix(mix(per_row ^ column) ^ per_row)
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
+    """`reference.mix` of each."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _LOW
     x = x ^ (x >> 15)

@@ -20,7 +20,8 @@ def mix(x: int) -> int:
     return x ^ (x >> 16)
 
 
-def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
+def hashed(key: int | Tensor, rows: Tensor, columns: int) -> Tensor:
+    key = int(key)
     out = torch.empty(len(rows), columns, dtype=torch.int64)
     for b, row in enumerate(rows.tolist()):
         per_row = mix((key + row * STRIDE) & _LOW)

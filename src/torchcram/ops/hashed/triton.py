@@ -10,12 +10,14 @@ from torchcram.ops.dispatch import on_device
 _BLOCK = 1024
 
 
-def hashed(key: int, rows: Tensor, columns: int) -> Tensor:
+def hashed(key: int | Tensor, rows: Tensor, columns: int) -> Tensor:
     out = torch.empty(len(rows), columns, dtype=torch.int64, device=rows.device)
     if out.numel():
         with on_device(rows):
             # Beyond 32 bits whatever the key, which changes nothing: one compiled kernel serves all keys.
-            _kernel[(len(rows), triton.cdiv(columns, _BLOCK))](rows.contiguous(), out, key + (1 << 40), columns, _BLOCK)
+            given = key + (1 << 40) if isinstance(key, int) else key
+            grid = len(rows), triton.cdiv(columns, _BLOCK)
+            _kernel[grid](rows.contiguous(), out, given, columns, _BLOCK, isinstance(key, Tensor))
     return out
 
 
@@ -30,7 +32,9 @@ def _mix(x):
 
 
 @triton.jit(do_not_specialize=["key"])
-def _kernel(ROWS, OUT, key, columns, BLOCK: tl.constexpr):
+def _kernel(ROWS, OUT, key, columns, BLOCK: tl.constexpr, KEPT: tl.constexpr):
+    if KEPT:
+        key = tl.load(key)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     number = key + tl.load(ROWS + row) * 0x85EBCA6B

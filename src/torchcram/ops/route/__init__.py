@@ -9,7 +9,7 @@ from torchcram.ops.route import fast, reference
 _FORMS = {"reference": reference.route, "fast": fast.route}
 
 
-def route(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, noise: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     """Choose the action with the largest logit + noise; ties go to the first.
 
     logits and noise [B, N, A]. Returns the actions [B, N] (int64) and their weights [B, N, A]: exactly one-hot in

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def route(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, noise: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     scores = logits + noise
     actions = scores.argmax(-1)
     hard = torch.nn.functional.one_hot(actions, logits.shape[-1]).to(logits.dtype)

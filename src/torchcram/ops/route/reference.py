@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def route(logits: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, noise: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     soft = torch.softmax((logits + noise) / temperature, dim=-1)
     actions = torch.zeros(logits.shape[:2], dtype=torch.int64, device=logits.device)
     hard = torch.zeros_like(soft)

@@ -47,18 +47,29 @@ class Lengths:
             _open = before
 
     @property
+    def last(self) -> Call | None:
+        """The last call."""
+        return self._last
+
+    @property
     def needed(self) -> Tensor:
         """[lists] int64: how long each list of the last call had to be, on its device."""
-        counts = self._last.counts if self._last is not None else {}
-        return torch.stack(list(counts.values())) if counts else torch.zeros(0, dtype=torch.int64)
+        return self._last.needed if self._last is not None else torch.zeros(0, dtype=torch.int64)
 
-    def fit(self, needed: Sequence[float]) -> bool:
-        """Whether the lists of the last call had room for what was `needed`; those that had not get it."""
-        if self._last is None:
+    def fit(self, needed: Sequence[float], call: Call | None = None) -> bool:
+        """Whether the lists of a call, or the last, had room for what was `needed`; those that had not get it."""
+        call = call or self._last
+        if call is None:
             return True
-        counted = zip(self._last.counts, needed, strict=True)
-        fits = [self._last.lists[name].fit(int(count)) for name, count in counted]
+        counted = zip(call.counts, needed, strict=True)
+        fits = [call.lists[name].fit(int(count)) for name, count in counted]
         return all(fits)
+
+    def rooms(self, kind: Hashable) -> tuple[int, ...] | None:
+        """The room that lists of this kind of call have; None if some of it would be a guess."""
+        lists = self._kinds.get(kind)
+        known = lists is not None and not any(each.guessed for each in lists.values())
+        return tuple(each.room for each in lists.values()) if lists is not None and known else None
 
 
 def longest(chosen: Tensor) -> Tensor:
@@ -128,6 +139,17 @@ class Call:
     def guessing(self) -> bool:
         """Whether some room was given without anybody knowing yet how much is needed."""
         return any(each.guessed for each in self.lists.values())
+
+    @property
+    def needed(self) -> Tensor:
+        """[lists] int64: how long each list had to be, on its device."""
+        return torch.stack(list(self.counts.values())) if self.counts else torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def overflows(self) -> Tensor | None:
+        """[] bool: whether a list had no room for everything, on the device; None without lists."""
+        over = [count > self.lists[name].room for name, count in self.counts.items()]
+        return torch.stack(over).any() if over else None
 
     def need(self, name: str, count: Tensor) -> None:
         """Say how long the longest of these lists had to be."""
