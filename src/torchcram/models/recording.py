@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -19,9 +20,11 @@ def record(
 
     pool: of `torch.cuda.graph_pool_handle`, memory that recordings share: a replay overwrites what others left there.
     """
-    # Narrow copies of weights must be made inside what is recorded: others are gone when autocast is left.
-    narrow = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    with torch.cuda.device(device), torch.autocast("cuda", narrow[1], enabled=narrow[0], cache_enabled=False):
+    how: AbstractContextManager[Any] = nullcontext()
+    if torch.is_autocast_enabled("cuda"):
+        # Narrow copies of weights must be made inside what is recorded: others are gone when autocast is left.
+        how = torch.autocast("cuda", torch.get_autocast_dtype("cuda"), cache_enabled=False)
+    with torch.cuda.device(device), how:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -40,8 +40,9 @@ def build(model: nn.Module, config: OptimizerConfig, *, recordable: bool = False
         capturable=recordable,
     )
     if recordable:
+        device = next(model.parameters()).device
         for group in made.param_groups:
-            group["lr"] = torch.tensor(config.rate, device=group["params"][0].device)
+            group["lr"] = torch.tensor(config.rate, device=device)
     return made
 
 
