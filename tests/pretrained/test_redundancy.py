@@ -106,6 +106,50 @@ def test_best_layers_are_chosen_on_some_documents_and_measured_on_others(done):
     assert straight[-1]["intact"] == pytest.approx(float(intact.mean()), abs=1e-5)
 
 
+class Given(function.Tester):
+    """Losses as they are given: what replacing a layer costs in each window, [layers, W]."""
+
+    def __init__(self, costs, owner):
+        self.costs, self.windows, self.sites = costs, Windows(owner[:, None], owner), list(costs)
+
+    def on(self, which):
+        return Given(self.costs[:, which], self.windows.owner[which])
+
+    def loss(self, predictors=None, begin=0):
+        return 3 + sum((factor * self.costs[layer] for layer, factor in (predictors or {}).items()), self.costs[0] * 0)
+
+
+def test_the_order_is_that_of_the_other_half():
+    owner = torch.arange(80) // 2
+    chosen = function.halves(owner)
+    noise = torch.randn(40, generator=torch.Generator().manual_seed(0)).double().repeat_interleave(2)
+    base = torch.tensor([0.2, 0.3, 0.1]).double()[:, None] + 0.01 * noise
+    costs = torch.where(chosen, base, 10 * base.flip(0))  # of all windows, the first layer costs most
+    learned = SimpleNamespace(of=lambda name: dict.fromkeys(range(3), {"mean": 2.0, "linear": 1.0}[name]))
+    rows = list(redundancy._losses(Given(costs, owner), learned, ("mean", "linear"), 100, lambda text: None))
+    assert [row["layer"] for row in found(rows, what="order")] == [2, 0, 1]
+    drawn = measures.draws(owner[~chosen].numpy(), 100)
+    for count in (1, 2, 3):
+        expected = costs[[2, 0, 1][:count]].sum(0)[~chosen]
+        (row,) = found(rows, what="layers", order="best first", predictor="linear", count=count)
+        assert row["cost"] == pytest.approx(float(expected.mean()))
+        between = measures.between(drawn @ expected.numpy() / drawn.sum(1))
+        assert (row["cost_low"], row["cost_high"]) == pytest.approx(between)
+        assert row["recovered"] == pytest.approx(0.5)
+
+
+def test_measures_have_intervals_over_documents(done):
+    loaded, train, held, rows = done
+    *_, judged = judged_directly(loaded.model, train, held, PROBE)
+    drawn = judged.measures(measures.draws(held.owner.numpy(), CONFIG.draws))
+    wanted = {"what": "group", "group": "overall", "weights": "pretrained", "positions": "all", "predictor": "linear"}
+    (row,) = found(rows, **wanted)
+    for name in ("printed", "excess", "r2", "cosine"):
+        low, high = measures.between(drawn[name][:, :, judged.names.index("linear"), -2, 0].mean(1))
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high), abs=1e-4)
+        assert low < row[name] < high
+
+
 def test_costs_and_shares_are_of_the_same_layers(done):
     loaded, train, held, rows = done
     at, learned, _ = judged_directly(loaded.model, train, held, PROBE)
