@@ -1,6 +1,7 @@
 """The command line: quick help, no needless imports, commands that do what they say."""
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -16,6 +17,7 @@ from tests.report.runs import STORY, write
 from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
+from torchcram.tasks import NAMES
 
 HELP_CPU_SECONDS = 0.5
 
@@ -352,3 +354,10 @@ def test_collect_puts_result_files_together(tmp_path):
     found = CliRunner().invoke(app, ["collect", "a.json", "--out", str(out), "--setting", ""])
     assert found.exit_code != 0
     assert "what=FILE" in found.output
+
+
+def test_help_lists_every_task(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    told = CliRunner().invoke(app, ["train", "--help"]).output
+    for name in NAMES:
+        assert re.search(rf"[ (]{name}[,.;)]", told), name

@@ -40,12 +40,15 @@ def probe(folder, out, *words, model="small.gguf", text="one.txt"):
 def test_a_model_is_probed_and_told_of(folder, tmp_path):
     done = probe(folder, tmp_path / "out", "--judge", str(folder / "two.txt"), "--tested-tokens", "200", "--steps", "1")
     assert done.exit_code == 0, done.output
-    assert "of 2 layers of small the map can take attention's place" in done.output.replace("\n", " ")
+    assert "small, on this text: a linear map of what goes into attention tells" in done.output.replace("\n", " ")
+    assert "These documents are too few to tell how sure the costs are." in done.output.replace("\n", " ")
     data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
     rows = data["rows"]
     kinds = {row["what"] for row in rows}
-    assert kinds == {"about", "layer", "group", "heads", "head", "penalty", "loss", "one layer", "layers", "copying"}
+    told = {"about", "layer", "group", "heads", "head", "penalty", "loss", "one layer", "order", "layers", "copying"}
+    assert kinds == told
     about = rows[0]
+    assert about["dtype"] == "float32"
     assert (about["window"], about["documents"]) == (16, 3)
     assert about["eval_tokens"] % 16 == 0
     assert {row["weights"] for row in rows if row["what"] == "layer"} == {"pretrained", "random"}
@@ -56,11 +59,11 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
             assert row["r2_low"] is None, "three documents give no interval"
         if row["what"] == "heads":
             assert row["high"] + row["middle"] + row["low"] == pytest.approx(1)
-        if row["what"] == "one layer" and row["predictor"] == "mean":
-            assert row["recovered"] in (None, 0)
+        if row["what"] in ("one layer", "layers"):
+            assert row["recovered"] is None, "nor do they make a cost clear"
     page = (tmp_path / "out" / "report.html").read_text()
     assert page == report.page(data)
-    for words in ("centred R²", "Copying", "What attention is worth", "<svg", "layer"):
+    for words in ("centred R²", "Copying", "R², random weights", "One layer without attention", "<svg", "layer"):
         assert words in page
     assert "<script src" not in page
 
@@ -90,7 +93,6 @@ def test_nothing_is_both_learned_from_and_judged_on():
         ("b.txt:1", "012345678901234567"),
     ]
     assert [(d.name, d.text) for d in last] == [("a.txt:3", "a3"), ("b.txt:1", "89")]
-    assert [d.name for d in command._spread(documents)] == ["a.txt:1", "b.txt:1", "a.txt:2", "a.txt:3"]
 
 
 def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
@@ -111,14 +113,53 @@ def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
     done = probe(folder, out, "--window", "128")
     assert "--window 128 is more than the 64 positions that small has" in done.output.replace("\n", " ")
 
+    assert not out.exists()
+
+
+def no_room(kind):
+    """An error as it comes when memory is too little."""
+    if kind == "cpu":
+        torch.empty(1 << 55)
+    raise torch.OutOfMemoryError("no room") if kind == "gpu" else MemoryError
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu", "numpy"])
+def test_too_little_memory_is_told_with_the_way_out(folder, tmp_path, monkeypatch, kind):
     def full(*args, **kwargs):
-        raise torch.OutOfMemoryError("no room")
+        no_room(kind)
         yield
 
-    monkeypatch.setattr(redundancy, "run", full)
-    done = probe(folder, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(redundancy, "run", full)
+        done = probe(folder, tmp_path / "out")
+    assert done.exit_code == 1
     assert "cpu has too little memory for this; use a smaller --batch or --window" in done.output.replace("\n", " ")
-    assert not out.exists()
+    monkeypatch.setattr(command, "load", lambda *args, **kwargs: no_room(kind))
+    done = probe(folder, tmp_path / "out")
+    assert done.exit_code == 1
+    assert "small.gguf; use --device cpu, or a smaller model" in done.output.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_errors_are_not_taken_for_too_little_memory(folder, tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(command, "load", broken)
+    assert isinstance(probe(folder, tmp_path / "out").exception, RuntimeError)
+
+
+def test_a_model_may_compute_in_bfloat16(folder, tmp_path):
+    done = probe(folder, tmp_path / "out", "--bf16", "--tested-tokens", "64", "--rank", "0")
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]["dtype"] == "bfloat16"
+
+
+def test_on_a_gpu_the_model_computes_in_whole_float32(folder, tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(command, "prepare", lambda device, **given: asked.update(given))
+    probe(folder, tmp_path / "out", model="none.gguf")
+    assert asked == {"tf32": False}
 
 
 def test_thirds_of_layers_cover_all():
@@ -152,6 +193,7 @@ def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
     reads = [row["reads"] for row in rows if row["what"] == "reads"]
     assert len(reads) == 2
     assert reads == [1, 1] or name == "cram"
+    assert any(row["what"] == "copying" for row in rows) == (name == "transformer")
     assert load(tmp_path / "run", step=2).note == f"{name}, 2 steps on text, by bytes"
     with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 0, 2, 4"):
         load(tmp_path / "run", step=3)

@@ -51,13 +51,24 @@ def test_a_model_is_fetched_once_and_is_the_same(index):
     place = fetch.folder("small")
     assert done.stdout.strip() == str(place)
     assert sorted(path.suffix for path in place.glob("*.safetensors")) == [".safetensors"]
-    assert [path.name for path in place.parent.iterdir()] == ["small"]
+    assert [path.name for path in place.parent.iterdir()] == ["small-1.0"], "another version will not be taken for it"
     first, second = load("small"), load(model)
     assert (first.name, first.note) == ("small", "four bits; free")
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     torch.testing.assert_close(first.model(ids).logits, second.model(ids).logits, rtol=0, atol=0)
     assert first.tokenizer.encode("abc ab12") == second.tokenizer.encode("abc ab12")
     assert first.tokenizer.first is None
+
+
+def test_what_texts_begin_with_is_kept(index, tmp_path):
+    told = {**files.llama_metadata(), "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 25}
+    model = tmp_path / "begins.gguf"
+    model.write_bytes(files.gguf(told, files.llama_tensors(np.random.default_rng(0))))
+    fetch.convert(model, tmp_path / "folder")
+    for place in (model, tmp_path / "folder"):
+        tokenizer = load(place).tokenizer
+        assert tokenizer.first == 25
+        assert tokenizer.encode("abc zab") == [27, 28, 25, 26], "z is a letter of the text as well"
 
 
 def test_what_is_not_the_model_is_not_kept(index, monkeypatch):

@@ -1,5 +1,7 @@
 """Models from files: the same one from each, with the tokens it should have."""
 
+import itertools
+import time
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +93,44 @@ def test_letters_that_are_no_piece_become_bytes():
     assert pieces.encode("aé") == [259, 3 + 0xC3, 3 + 0xA9]
 
 
+def merged_one_by_one(pieces, text):
+    """Of all neighbours, those merge whose piece has the highest score, the leftmost of them; and again."""
+    found = [part for letter in f" {text}" for part in pieces._letter(letter.encode())]
+    while True:
+        pairs = [(pieces.numbers.get(a + b), -place) for place, (a, b) in enumerate(itertools.pairwise(found))]
+        known = [(pieces.scores[number], place) for number, place in pairs if number is not None]
+        if not known:
+            return [pieces._number(piece) for piece in found]
+        place = -max(known)[1]
+        found[place : place + 2] = [found[place] + found[place + 1]]
+
+
+def some_pieces(rng, *, spaces):
+    """A vocabulary in which many pieces overlap and some scores are the same."""
+    letters = list("abcé ") if spaces else list("abcé")
+    words = {"".join(rng.choice(letters, rng.integers(1, 5))) for _ in range(60)} - set("abcé ")
+    every = [b"<unk>", b"<s>", b"</s>", *(bytes([byte]) for byte in range(256)), *(w.encode() for w in sorted(words))]
+    return tokens.Pieces(every, [-1e9] * 259 + rng.integers(-9, 0, len(words)).astype(float).tolist())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pieces_merge_as_if_one_by_one(seed):
+    rng = np.random.default_rng(seed)
+    pieces = some_pieces(rng, spaces=seed % 2)
+    for size in (1, 2, 3, 50, 200):
+        text = "".join(rng.choice(list("abcé "), size))
+        assert pieces.encode(text) == merged_one_by_one(pieces, text), text
+
+
+def test_a_long_text_is_merged_in_time():
+    rng = np.random.default_rng(0)
+    pieces = some_pieces(rng, spaces=True)
+    text = "".join(rng.choice(list("abc "), 100_000))
+    begun = time.perf_counter()
+    assert len(pieces.encode(text)) < len(text)
+    assert time.perf_counter() - begun < 20, "in all pairs again for each merge it would be hours"
+
+
 def test_damage_and_what_is_not_known_are_told(tmp_path):
     whole = files.llama2c(np.random.default_rng(0))
     for data in (b"", whole[:20], whole[:-4], whole + bytes(4), b"\xff" * len(whole)):
@@ -110,6 +150,7 @@ def test_damage_and_what_is_not_known_are_told(tmp_path):
         ({"llama.attention.key_length": 8}, "has heads of another size"),
         ({"llama.feed_forward_length": 25}, r"mlp.down_proj.weight.* have another shape"),
         ({"tokenizer.ggml.merges": ["a zz"]}, "has a damaged tokenizer"),
+        ({"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 99}, "begin with the token 99, which"),
         ({"general.alignment": 0}, "is damaged: its alignment is 0"),
     ):
         with pytest.raises(ValueError, match=message):

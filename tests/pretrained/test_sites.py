@@ -6,7 +6,9 @@ import torch
 from torchcram.config import CramConfig
 from torchcram.models import baseline, build
 from torchcram.pretrained import sites
+from torchcram.pretrained.load import Pretrained
 from torchcram.pretrained.sites import recording, replacing
+from torchcram.pretrained.text import Windows
 
 transformers = pytest.importorskip("transformers")
 
@@ -35,15 +37,27 @@ def make(family):
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 torch.nn.init.normal_(parameter)
+    elif family == "Gemma2":
+        model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SMALL, sliding_window=8))
     elif family == "Gemma3":
         config = transformers.Gemma3TextConfig(**{**SMALL, "head_dim": 16, "sliding_window": 8})
         model = transformers.Gemma3ForCausalLM(config)
+    elif family == "Gemma3, seeing":
+        text = {**SMALL, "sliding_window": 8, "pad_token_id": 0}
+        sight = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = transformers.Gemma3Config(
+            text_config=text,
+            vision_config={**sight, "image_size": 28, "patch_size": 14},
+            mm_tokens_per_image=4,
+            image_token_index=50,
+        )
+        model = transformers.AutoModelForCausalLM.from_config(config)
     else:
         model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**SMALL))
     return model.eval().requires_grad_(False)
 
 
-FAMILIES = ("GPT2", "Llama", "Qwen2", "Qwen3", "Gemma3")
+FAMILIES = ("GPT2", "Llama", "Qwen2", "Qwen3", "Gemma2", "Gemma3", "Gemma3, seeing")
 TOKENS = torch.arange(2 * 20).view(2, 20) % 50
 
 
@@ -102,14 +116,59 @@ def test_what_heads_return_can_be_replaced(family):
         without = model(TOKENS).logits
     assert not torch.allclose(without, before)
     assert torch.equal(model(TOKENS).logits, before)
-    # Without the first layer's attention, what a token says depends on nothing before it, until the next layer.
-    which = torch.tensor([True, False, False, True])
-    with replacing(found, nothing, lambda: TOKENS, heads={1: which}), recording(found) as kept:
-        model(TOKENS)
-    # Hooks run in the order they were put: the recording sees what was put in.
-    halves = kept.heads[1].view(2, 20, 4, -1)
-    assert not halves[:, :, which].any()
-    torch.testing.assert_close(halves[:, :, ~which], true[1].view(2, 20, 4, -1)[:, :, ~which])
+
+
+def test_of_a_model_that_sees_only_what_reads_is_probed():
+    model = make("Gemma3, seeing")
+    assert sum(type(module).__name__.endswith("Attention") for module in model.modules()) > 3
+    assert all("vision" not in site.name for site in sites.find(model))
+    assert {site.width for site in sites.find(model)} == {32}
+    loaded = Pretrained("seeing", model, None, "")
+    assert not hasattr(model.config, "max_position_embeddings")
+    assert loaded.context == 64
+    assert len(sites.find(loaded.fresh())) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_of_half_precision_are_probed(dtype):
+    model = make("Llama").to(dtype)
+    found = sites.find(model)
+    with recording(found) as kept:
+        before = model(TOKENS).logits
+    assert before.dtype == dtype
+    true = {layer: heads.clone() for layer, _, heads in kept.each()}
+    with replacing(found, {1: lambda seen: true[1].float()}, lambda: TOKENS):
+        torch.testing.assert_close(model(TOKENS).logits, before)
+    assert next(Pretrained("half", model, None, "").fresh().parameters()).dtype == dtype
+
+
+def test_what_carries_a_state_is_known():
+    like = CramConfig.preset("tiny", vocabulary=50).override({"layers": 3})
+    configs = {"cram": like, **{name: baseline(name, like) for name in ("transformer", "jamba")}}
+    own = {name: sites.Own(build(config)) for name, config in configs.items()}
+    told = {name: sites.recurrent(model, sites.find(model)) for name, model in own.items()}
+    assert told == {"transformer": False, "jamba": True, "cram": True}
+    for family in FAMILIES:
+        model = make(family)
+        assert not sites.recurrent(model, sites.find(model)), family
+    small = {key: SMALL[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_d_head": 16, "mamba_n_heads": 4}
+    model = transformers.FalconH1ForCausalLM(transformers.FalconH1Config(**small, **heads, mamba_d_ssm=64))
+    assert len(sites.find(model)) == 3, "attention in every layer, and a state beside it"
+    assert sites.recurrent(model, sites.find(model))
+
+
+def test_executed_losses_are_means_over_windows():
+    torch.manual_seed(0)
+    model = sites.Own(build(baseline("transformer", CramConfig.preset("tiny", vocabulary=50))).eval())
+    tokens = torch.randint(50, (5, 12), generator=torch.Generator().manual_seed(1))
+    tokens[4] = 7  # the last batch is smaller, and unlike the others
+    with torch.no_grad():
+        logits = model(tokens).logits[:, :-1]
+    direct = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
+    found = model.executed(Windows(tokens, torch.arange(5)), 4, "cpu")
+    assert found["loss"] == pytest.approx(float(direct), abs=1e-5)
+    assert found["reads"] == 1
 
 
 def test_a_model_without_attention_is_told():

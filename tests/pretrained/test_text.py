@@ -46,13 +46,30 @@ def test_windows_stay_within_documents():
     documents = [text.Document("a", "abcdefg"), text.Document("b", "x"), text.Document("c", "hijklm")]
     found = text.windows(documents, Letters(), 3)
     assert ["".join(map(chr, row)) for row in found.tokens] == ["abc", "def", "hij", "klm"]
-    assert found.owner.tolist() == [0, 0, 1, 1]
-    assert found.names == ("a", "c")
+    assert found.owner.tolist() == [0, 0, 2, 2]
     led = text.windows(documents, Letters(first=0), 3)
     assert led.tokens[:, 0].unique().tolist() == [0]
     assert ["".join(map(chr, row[1:])) for row in led.tokens] == ["ab", "cd", "ef", "hi", "jk", "lm"]
     assert len(text.windows(documents, Letters(), 3, most=7)) == 2
     assert [batch.shape for batch in found.batches(3, "cpu")] == [torch.Size([3, 3]), torch.Size([1, 3])]
+
+
+def test_a_limit_draws_from_all_documents():
+    documents = [text.Document(str(number), chr(number) * 40) for number in range(1, 31)]
+    whole = text.windows(documents, Letters(first=0), 5)
+    found = text.windows(documents, Letters(first=0), 5, most=5 * 90)
+    assert found.tokens.shape == (90, 5)
+    assert (found.tokens[:, 1:] == found.owner[:, None] + 1).all()
+    assert found.owner.bincount().tolist() == [3] * 30
+    again, other = (whole.some(5 * 50, seed) for seed in (0, 1))
+    assert torch.equal(whole.some(5 * 50).owner, again.owner)
+    assert not torch.equal(again.owner, other.owner)
+    numbered = text.Windows(torch.arange(300).view(300, 1), torch.zeros(300, dtype=torch.long))
+    for most in (1, 7, 299, 300, 1000):
+        drawn = numbered.some(most).tokens.flatten().tolist()
+        assert drawn == sorted(set(drawn))
+        assert len(drawn) == min(300, most)
+    assert len(numbered.some(0)) == 1
 
 
 def test_too_short_a_text_is_told():

@@ -53,7 +53,7 @@ def train(
         str,
         typer.Argument(
             help="The task: srcd, or a variant of it (novel, two-token, zipf, long, override, drift, stream); mqar, "
-            "forgetting-mqar, associative, copying, induction."
+            "forgetting-mqar, associative, copying, induction; text."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
@@ -279,6 +279,7 @@ def probe(
         str | None,
         typer.Option(help="Of a run: steps whose checkpoints are meant, separated by commas; default: the last."),
     ] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="The model computes in bfloat16: quicker, less exact.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """How much of a pretrained model's attention can be told without attending, and what it is worth."""
@@ -298,6 +299,7 @@ def probe(
         steps=steps,
         seed=seed,
         at=at,
+        bf16=bf16,
         device=device,
     )
 

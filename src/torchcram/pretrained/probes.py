@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -70,11 +71,13 @@ def fit(model: Any, sites: Sequence[Site], windows: Windows, config: ProbeConfig
     """Learn the predictors of all layers, from one pass over tokens (descent may take more)."""
     learners: list[_Learner] = []
     generator = torch.Generator(device=device).manual_seed(config.seed)
+    order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(config.seed))
+    windows, vocabulary = windows[order], Vocabulary(windows.tokens, device)
     each = windows.tokens.numel() // config.chunk + 1
     passes = max(1, math.ceil(config.steps / each))
     for number, (tokens, layer, given, heads) in _passes(model, sites, windows, config, device):
         if layer == len(learners):
-            learners.append(_Learner(sites[layer], given, _vocabulary(model), windows.tokens.shape[1], config))
+            learners.append(_Learner(sites[layer], given, vocabulary, windows.tokens.shape[1], config))
         learners[layer].add(number, tokens, given, heads, generator, passes * each)
     for _ in range(passes - 1):
         for _, (_, layer, given, heads) in _passes(model, sites, windows, config, device):
@@ -96,17 +99,33 @@ def _passes(
             yield number, (tokens, layer, given.float(), heads.float())
 
 
+class Vocabulary:
+    """The tokens of some text, numbered by themselves: few of all that a model knows."""
+
+    def __init__(self, tokens: Tensor, device: torch.device | str) -> None:
+        known, counts = np.unique(tokens.numpy(), return_counts=True)
+        self.known = torch.from_numpy(known).to(device)
+        """[v], rising."""
+        self.counts = torch.from_numpy(counts).to(device)
+        """[v]"""
+
+    def places(self, tokens: Tensor) -> Tensor:
+        """Numbers of tokens, in their shape; v for one that is not there."""
+        at = torch.searchsorted(self.known, tokens).clamp_max(len(self.known) - 1)
+        return torch.where(self.known[at] == tokens, at, len(self.known))
+
+
 class _Learner:
     """What is kept of a layer while tokens go by."""
 
-    def __init__(self, site: Site, given: Tensor, vocabulary: int, length: int, config: ProbeConfig) -> None:
-        self.site, self.config = site, config
+    def __init__(self, site: Site, given: Tensor, vocabulary: Vocabulary, length: int, config: ProbeConfig) -> None:
+        self.config, self.vocabulary = config, vocabulary
         device, inputs = given.device, given.shape[-1]
-        self.fit, self.check, self.shuffled = (Moments(inputs, site.width, device) for _ in range(3))
+        self.fit, self.check = (Moments(inputs, site.width, device) for _ in range(2))
+        self.shuffled = torch.zeros_like(self.fit.xy)
         self.position = torch.zeros(length, site.width, dtype=torch.float64, device=device)
         self.windows = 0
-        self.token = torch.zeros(vocabulary, site.width, device=device)
-        self.counts = torch.zeros(vocabulary, device=device)
+        self.token = torch.zeros(len(vocabulary.known) + 1, site.width, device=device)
         rank = inputs // 4 if config.rank is None else config.rank
         torch.manual_seed(config.seed)
         self.descents: dict[str, _Descent] = {}
@@ -122,11 +141,10 @@ class _Learner:
         x, y = given.flatten(0, 1), heads.flatten(0, 1)
         (self.check if number % _CHECKED == _CHECKED - 1 else self.fit).add(x, y)
         mixed = torch.randperm(len(x), generator=generator, device=x.device)
-        self.shuffled.add(x[mixed], y)
+        self.shuffled.addmm_(x[mixed].double().T, y.double())
         self.position += heads.double().sum(0)
         self.windows += len(heads)
-        self.token.index_add_(0, tokens.flatten(), y)
-        self.counts.index_add_(0, tokens.flatten(), torch.ones_like(y[:, 0]))
+        self.token.index_add_(0, self.vocabulary.places(tokens).flatten(), y)
         self.descend(given, heads, generator, steps)
 
     def descend(self, given: Tensor, heads: Tensor, generator: torch.Generator, steps: int) -> None:
@@ -147,16 +165,19 @@ class _Learner:
         else:
             self.penalty = ridge.STRENGTHS[len(ridge.STRENGTHS) // 2]
             linear = self.fit.solve(self.penalty)
-        mean = self.whole.mean.float()
+        whole = self.whole
+        mean = whole.mean.float()
         position = (self.position / self.windows).float()
-        # A token that was seen once tells as much as the mean does.
-        token = (self.token + mean) / (self.counts + 1).unsqueeze(-1)
+        # A token that was seen once tells as much as the mean does; one that was not, the mean.
+        token, places = self.token, self.vocabulary.places
+        token += mean
+        token[:-1] /= (self.vocabulary.counts + 1).unsqueeze(-1)
         found: dict[str, Predictor] = {
             ZERO: lambda seen: torch.zeros_like(mean).expand(*seen.tokens.shape, -1),
             MEAN: lambda seen: mean.expand(*seen.tokens.shape, -1),
             POSITION: lambda seen: position[: seen.tokens.shape[1]].expand(*seen.tokens.shape, -1),
-            TOKEN: lambda seen: token[seen.tokens],
-            SHUFFLED: _mapped(self.shuffled.solve(self.penalty)),
+            TOKEN: lambda seen: token[places(seen.tokens)],
+            SHUFFLED: _mapped(whole.crossed(self.shuffled).solve(self.penalty)),
             LINEAR: _mapped(linear),
         }
         for name, descent in self.descents.items():
@@ -188,7 +209,8 @@ class _Descent:
 
     def __init__(self, module: nn.Module, config: ProbeConfig) -> None:
         self.module, self.config = module, config
-        self.optimizer = torch.optim.AdamW(module.parameters(), lr=config.rate, weight_decay=0.0)
+        fused = next(module.parameters()).is_cuda
+        self.optimizer = torch.optim.AdamW(module.parameters(), lr=config.rate, weight_decay=0.0, fused=fused)
         self.scales: tuple[Tensor, Tensor, Tensor] | None = None
         self.steps = 0
 
@@ -219,7 +241,3 @@ class _Descent:
             return out
 
         return predict
-
-
-def _vocabulary(model: Any) -> int:
-    return int(model.get_input_embeddings().weight.shape[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchcram.pretrained import measures, probes, sites
-from torchcram.pretrained.function import Tester, best_first, copying, recovered
+from torchcram.pretrained import function, measures, probes, sites
+from torchcram.pretrained.function import Copies, Tester
 from torchcram.pretrained.gguf import Array
 from torchcram.pretrained.load import Pretrained
 from torchcram.pretrained.measures import SETS, Judged
 from torchcram.pretrained.probes import ADAPTER, LINEAR, MEAN, ProbeConfig, Probes
-from torchcram.pretrained.sites import Site
+from torchcram.pretrained.sites import Predictor, Site
 from torchcram.pretrained.text import Windows
-from torchcram.resampling import resampled
 from torchcram.results import Row
 from torchcram.strict import StrictConfig, check_integer
 
@@ -29,12 +28,9 @@ HIGH, LOW = 0.8, 0.5
 PARTS = ("without bias", "with bias")
 """Of a layer's output."""
 
-FEW = 10
-"""Documents: fewer give no interval."""
-
 _MEASURES = ("printed", "excess", "r2", "cosine")
-_COPIES = 32  # windows of random tokens, all of them twice
-_COPIED = 256  # tokens of such a window, at most
+_COPIES = 32  # sequences of random tokens, all of them twice
+_COPIED = 256  # tokens of such a sequence, at most
 
 Say = Callable[[str], None]
 
@@ -77,13 +73,17 @@ def run(
     if config.control_tokens:
         say("the same with random weights")
         yield from _control(loaded, train, held, config, device)
-    tested = _first(held, config.tested_tokens)
+    tested = held.some(config.tested_tokens, config.probe.seed)
     say(f"losses with attention replaced, on {tested.tokens.numel():,} tokens")
     names = [name for name in (MEAN, LINEAR, ADAPTER) if name in judged.names]
     tester = Tester(loaded.model, found, tested, batch=batch, device=device)
     yield from _losses(tester, learned, names, config.draws, say)
-    say("copying")
-    yield from _copies(loaded, found, learned, names, batch, device)
+    if not sites.recurrent(loaded.model, found):  # what carries a state may copy by it
+        say("copying")
+        length = min(_COPIED, loaded.context or _COPIED)
+        copies = function.copying(held.tokens, loaded.tokenizer.first, count=_COPIES, length=length)
+        tester = Tester(loaded.model, found, copies.windows, batch=batch, device=device)
+        yield from _copies(tester, copies, learned, names, config.draws)
     if isinstance(loaded.model, sites.Own):
         yield {"what": "reads", **loaded.model.executed(tested, batch, device)}
 
@@ -92,28 +92,19 @@ def _control(
     loaded: Pretrained, train: Windows, held: Windows, config: RedundancyConfig, device: torch.device | str
 ) -> Iterator[Row]:
     torch.manual_seed(config.probe.seed)
-    fresh = loaded.fresh().to(device).eval().requires_grad_(False)
+    fresh = loaded.fresh()
     found = sites.find(fresh)
     part = ProbeConfig.from_dict({**config.probe.to_dict(), "rank": 0, "steps": 0})
-    learned = probes.fit(fresh, found, _first(train, config.control_tokens), part, device)
-    some = _first(held, config.control_tokens)
+    few, some = (windows.some(config.control_tokens, part.seed) for windows in (train, held))
+    learned = probes.fit(fresh, found, few, part, device)
     judged = measures.judge(fresh, found, learned, some, batch=part.batch, device=device)
     yield from _rows(judged, found, learned, "random", config.draws)
 
 
-def _first(windows: Windows, tokens: int) -> Windows:
-    """A part of windows that has so many tokens, evenly from all of them so that every document is there."""
-    count = max(1, tokens // windows.tokens.shape[1])
-    if count >= len(windows):
-        return windows
-    which = torch.linspace(0, len(windows) - 1, count).round().long()
-    return Windows(windows.tokens[which], windows.owner[which], windows.names)
-
-
 def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, draws: int) -> Iterator[Row]:
     """How near each predictor comes: each layer, thirds of the layers with intervals, and each head."""
-    enough = len(np.unique(judged.owner)) >= FEW
-    whole, drawn = judged.measures(), judged.drawn(draws) if enough else []
+    drawn = measures.draws(judged.owner, draws)
+    whole, several = judged.measures(), {} if drawn is None else judged.measures(drawn)
     heads, layers = found[0].heads, len(found)
     if any(site.heads != heads for site in found):
         raise ValueError("the layers differ in their number of heads, which is not known here")
@@ -125,8 +116,10 @@ def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, 
     def between(at: tuple[Any, ...]) -> dict[str, float | None]:
         out: dict[str, float | None] = {}
         for name in _MEASURES:
-            several = [mean for each in drawn if (mean := _mean(each[name][at])) is not None]
-            low, high = np.quantile(several, (0.025, 0.975)).tolist() if several else (None, None)
+            low, high = None, None
+            if several:
+                known = np.ma.masked_invalid(several[name][:, *at])
+                low, high = measures.between(known.mean(1).filled(np.nan))
             out |= {f"{name}_low": low, f"{name}_high": high}
         return out
 
@@ -173,74 +166,72 @@ def _groups(layers: int) -> dict[str, slice]:
 
 
 def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, say: Say) -> Iterator[Row]:
+    """Losses with attention replaced: in each layer alone, and in more and more of them.
+
+    Those that are replaced best first are chosen on some documents, and their losses measured on others.
+    """
+    owner, layers = tester.windows.owner, list(range(len(tester.sites)))
     intact = tester.loss()
     yield {"what": "loss", "loss": float(intact.mean()), "perplexity": float(intact.mean().exp())}
-    alone = {}
+    alone, drawn = {}, measures.draws(owner.numpy(), draws)
     for name in names:
         say(f"one layer replaced: {name}")
         alone[name] = tester.one_by_one(learned.of(name))
-    orders = {"first to last": list(range(len(tester.sites))), "best first": best_first(alone[LINEAR])}
-    growing: dict[tuple[str, str], list[Tensor]] = {}
-    for told, order in orders.items():
+        for layer, losses in enumerate(alone[name]):
+            worth = _worth(losses, intact, alone[MEAN][layer], drawn)
+            yield {"what": "one layer", "layer": layer, "predictor": name, **worth}
+    orders = [("first to last", layers, tester, intact)]
+    chosen = function.halves(owner)
+    if not chosen.all():
+        order = function.best_first([losses[chosen] for losses in alone[LINEAR]])
+        orders.append(("best first", order, tester.on(~chosen), intact[~chosen]))
+        for place, layer in enumerate(order, start=1):
+            yield {"what": "order", "place": place, "layer": layer}
+    counts = function.counts(len(layers))
+    for told, order, there, base in orders:
+        ablated, drawn = None, measures.draws(there.windows.owner.numpy(), draws)
         for name in names:
             say(f"more and more layers replaced, {told}: {name}")
-            growing[told, name] = tester.more_and_more(learned.of(name), order)
-
-    def row(name: str, losses: Tensor, ablated: Tensor) -> dict[str, Any]:
-        low, high = _interval(losses - intact, tester.windows.owner, draws)
-        return {
-            "predictor": name,
-            "loss": float(losses.mean()),
-            "cost": float((losses - intact).mean()),
-            "cost_low": low,
-            "cost_high": high,
-            "recovered": recovered(float(intact.mean()), float(losses.mean()), float(ablated.mean())),
-        }
-
-    for name in names:
-        for layer, losses in enumerate(alone[name]):
-            yield {"what": "one layer", "layer": layer, **row(name, losses, alone[MEAN][layer])}
-    for (told, name), several in growing.items():
-        for count, losses in enumerate(several, start=1):
-            yield {
-                "what": "layers",
-                "order": told,
-                "count": count,
-                "layer": orders[told][count - 1],
-                **row(name, losses, growing[told, MEAN][count - 1]),
-            }
+            several = there.more_and_more(learned.of(name), order, counts)
+            ablated = ablated or several
+            for count, losses, without in zip(counts, several, ablated, strict=True):
+                worth = _worth(losses, base, without, drawn)
+                yield {"what": "layers", "order": told, "count": count, "predictor": name, **worth}
 
 
-def _interval(costs: Tensor, owner: Tensor, draws: int) -> tuple[float | None, float | None]:
-    """95 % of the mean over windows, of documents drawn again and again; None if they are few."""
-    if len(set(owner.tolist())) < FEW:
-        return None, None
-    values = costs.numpy()
-    low, high = np.quantile([values[rows].mean() for rows in resampled(owner.numpy(), draws)], (0.025, 0.975))
-    return float(low), float(high)
+def _worth(losses: Tensor, intact: Tensor, ablated: Tensor, drawn: Array | None) -> dict[str, float | None]:
+    """What a replacement costs, and the share that it saves of what the mean in its place does.
+
+    No share is told unless the mean clearly costs something.
+    """
+    cost, lost = ((some - intact).numpy() for some in (losses, ablated))
+    found = {
+        "intact": float(intact.mean()),
+        "loss": float(losses.mean()),
+        "cost": float(cost.mean()),
+        **dict.fromkeys(("cost_low", "cost_high", "recovered", "recovered_low", "recovered_high")),
+    }
+    if drawn is not None:
+        costs, losts = (drawn @ some / drawn.sum(1) for some in (cost, lost))
+        found["cost_low"], found["cost_high"] = measures.between(costs)
+        if (measures.between(losts)[0] or 0) > 0:
+            found["recovered"] = float(1 - cost.mean() / lost.mean())
+            found["recovered_low"], found["recovered_high"] = measures.between(1 - costs / losts)
+    return found
 
 
-def _copies(
-    loaded: Pretrained,
-    found: Sequence[Site],
-    learned: Probes,
-    names: Sequence[str],
-    batch: int,
-    device: torch.device | str,
-) -> Iterator[Row]:
-    """The loss on random tokens when they come again."""
-    vocabulary = int(loaded.model.get_input_embeddings().weight.shape[0])
-    length = min(_COPIED, loaded.context or _COPIED)
-    made = copying(vocabulary, loaded.tokenizer.first, count=_COPIES, length=length)
-    tester = Tester(loaded.model, found, made, batch=batch, device=device)
-    begin = made.tokens.shape[1] - (length - (loaded.tokenizer.first is not None)) // 2
-    intact = float(tester.loss(begin=begin).mean())
-    chance = float(np.log(vocabulary))
-    yield {"what": "copying", "replaced": "nothing", "predictor": "", "loss": intact, "chance": chance}
+def _copies(tester: Tester, copies: Copies, learned: Probes, names: Sequence[str], draws: int) -> Iterator[Row]:
+    """The loss on random tokens when they come again; intervals are over sequences."""
+    drawn = measures.draws(copies.windows.owner.numpy(), draws)
+
+    def row(replaced: str, name: str, predictors: Mapping[int, Predictor]) -> Row:
+        losses = tester.loss(predictors, copies.begin).numpy()
+        low, high = (None, None) if drawn is None else measures.between(drawn @ losses / drawn.sum(1))
+        said = {"loss": float(losses.mean()), "loss_low": low, "loss_high": high, "chance": copies.chance}
+        return {"what": "copying", "replaced": replaced, "predictor": name, **said}
+
+    yield row("nothing", "", {})
     for name in names:
         predictors = learned.of(name)
-        for layer, predictor in predictors.items():
-            loss = float(tester.loss({layer: predictor}, begin).mean())
-            yield {"what": "copying", "replaced": f"layer {layer}", "predictor": name, "loss": loss, "chance": chance}
-        loss = float(tester.loss(predictors, begin).mean())
-        yield {"what": "copying", "replaced": "all layers", "predictor": name, "loss": loss, "chance": chance}
+        yield from (row(f"layer {layer}", name, {layer: predictors[layer]}) for layer in predictors)
+        yield row("all layers", name, predictors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,6 +53,12 @@ class Moments:
         for name in ("x", "y", "xx", "xy", "yy"):
             setattr(both, name, getattr(self, name) + getattr(other, name))
         return both
+
+    def crossed(self, xy: Tensor) -> Moments:
+        """The same inputs and targets with other products: as if these belonged to other inputs."""
+        other = copy.copy(self)
+        other.xy = xy
+        return other
 
     @property
     def mean(self) -> Tensor:

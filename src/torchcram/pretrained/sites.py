@@ -78,16 +78,14 @@ def find(model: nn.Module) -> list[Site]:
     """The attention blocks of a decoder, from the first layer to the last."""
     if isinstance(model, Own):
         return model.sites()
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    heads = int(getattr(text_config(model), "num_attention_heads", 0))
     found = []
-    for name, module in model.named_modules():
+    for name, module in _decoder(model).named_modules():
         outward = next((part for key in _OUTWARD if isinstance(part := getattr(module, key, None), nn.Module)), None)
         if outward is None or not type(module).__name__.endswith("Attention"):
             continue
         weight: Tensor = outward.weight  # type: ignore[assignment]
         width = weight.shape[1] if isinstance(outward, nn.Linear) else weight.shape[0]
-        heads = int(getattr(text, "num_attention_heads", 0))
         if heads < 1 or width % heads:
             raise ValueError(f"{name} has an output projection of {width}, which is not a multiple of {heads} heads")
         found.append(Site(name, module, outward, heads, width))
@@ -97,6 +95,26 @@ def find(model: nn.Module) -> list[Site]:
             f"{', '.join(_OUTWARD)}"
         )
     return found
+
+
+def text_config(model: Any) -> Any:
+    """What a model says of the part that reads text."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def recurrent(model: nn.Module, found: Sequence[Site]) -> bool:
+    """Whether something other than attention takes what tokens say to later ones: a state, or a convolution."""
+    if isinstance(model, Own):
+        return isinstance(model.model, Cram) or len(found) < len(model.model.blocks)
+    layers = int(getattr(text_config(model), "num_hidden_layers", 0))
+    return len(found) < layers or any(isinstance(module, nn.Conv1d) for module in _decoder(model).modules())
+
+
+def _decoder(model: Any) -> nn.Module:
+    """The part that reads text, of a model that may also see."""
+    decoder: nn.Module = model.get_decoder() if hasattr(model, "get_decoder") else model
+    return decoder
 
 
 class Said(NamedTuple):
@@ -204,19 +222,12 @@ def recording(sites: Sequence[Site]) -> Iterator[Recording]:
 
 @contextlib.contextmanager
 def replacing(
-    sites: Sequence[Site],
-    predictors: Mapping[int, Predictor],
-    tokens: Callable[[], Tensor],
-    heads: Mapping[int, Tensor] | None = None,
+    sites: Sequence[Site], predictors: Mapping[int, Predictor], tokens: Callable[[], Tensor]
 ) -> Iterator[None]:
-    """While inside, some layers' heads return what predictors say.
-
-    tokens: those of the forward pass that is under way.
-    heads: [H] bool of a layer: only these are replaced; default: all.
-    """
+    """While inside, some layers' heads return what predictors say; tokens: of the forward pass that is under way."""
     with contextlib.ExitStack() as hooks:
         for layer, predictor in predictors.items():
-            swap = _Swap(predictor, tokens, sites[layer].heads, None if heads is None else heads.get(layer))
+            swap = _Swap(predictor, tokens)
             hooks.callback(sites[layer].on_input(swap.take).remove)
             hooks.callback(sites[layer].outward.register_forward_pre_hook(swap.put).remove)
         yield
@@ -225,10 +236,8 @@ def replacing(
 class _Swap:
     """Puts what a predictor says in the place of what heads return."""
 
-    def __init__(
-        self, predictor: Predictor, tokens: Callable[[], Tensor], heads: int, which: Tensor | None = None
-    ) -> None:
-        self.predictor, self.tokens, self.heads, self.which = predictor, tokens, heads, which
+    def __init__(self, predictor: Predictor, tokens: Callable[[], Tensor]) -> None:
+        self.predictor, self.tokens = predictor, tokens
         self.given: Tensor | None = None
 
     def take(self, given: Tensor) -> None:
@@ -238,7 +247,4 @@ class _Swap:
         assert self.given is not None
         said = self.predictor(Seen(self.given, self.tokens())).to(args[0].dtype)
         self.given = None
-        if self.which is not None:
-            shape = (*said.shape[:-1], self.heads, -1)
-            said = torch.where(self.which[:, None], said.view(shape), args[0].view(shape)).view_as(said)
         return (said, *args[1:])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,39 +50,46 @@ class Windows:
     tokens: Tensor
     """[W, N] int64"""
     owner: Tensor
-    """[W]: the document each is of."""
-    names: Sequence[str]
-    """Of the documents."""
+    """[W]: the document each is of, in rising order."""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __getitem__(self, which: Tensor) -> Windows:
+        """Those that a mask or numbers name."""
+        return Windows(self.tokens[which], self.owner[which])
 
     def batches(self, size: int, device: torch.device | str) -> Iterator[Tensor]:
         """[B, N] each, in order."""
         for begin in range(0, len(self), size):
             yield self.tokens[begin : begin + size].to(device)
 
+    def some(self, tokens: int | None, seed: int = 0) -> Windows:
+        """Windows of so many tokens at most, or one: drawn evenly from all of them, so from every long document."""
+        count = len(self) if tokens is None else max(1, tokens // self.tokens.shape[1])
+        if count >= len(self):
+            return self
+        edges = torch.arange(count + 1) * len(self) // count
+        chance = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return self[edges[:-1] + (chance * edges.diff()).long()]
 
-def windows(texts: Iterable[Document], tokenizer: Tokenizer, length: int, most: int | None = None) -> Windows:
-    """Documents cut into windows; what is left over at their ends is dropped, and so are windows beyond `most` tokens.
 
-    Every window begins with the tokenizer's first token, if it has one.
+def windows(
+    texts: Iterable[Document], tokenizer: Tokenizer, length: int, most: int | None = None, seed: int = 0
+) -> Windows:
+    """Documents cut into windows, of which some are drawn if they have more than `most` tokens.
+
+    What is left over at the end of a document is dropped. Every window begins with the tokenizer's first token, if it
+    has one.
     """
-    first = [] if tokenizer.first is None else [tokenizer.first]
+    first = torch.tensor([] if tokenizer.first is None else [tokenizer.first], dtype=torch.long)
     size = length - len(first)
-    rows: list[list[int]] = []
-    owner: list[int] = []
-    names: list[str] = []
+    cut = []
     for document in texts:
-        if most is not None and len(rows) * length >= most:
-            break
-        found = tokenizer.encode(document.text)
-        cut = [first + found[begin : begin + size] for begin in range(0, len(found) - size + 1, size)]
-        if cut:
-            rows += cut
-            owner += itertools.repeat(len(names), len(cut))
-            names.append(document.name)
-    if not rows:
+        found = torch.tensor(tokenizer.encode(document.text), dtype=torch.long)
+        cut.append(found[: len(found) // size * size].view(-1, size))
+    counts = torch.tensor([len(rows) for rows in cut])
+    if not counts.sum():
         raise ValueError(f"no text is as long as one window of {length} tokens; give more, or smaller windows")
-    count = len(rows) if most is None else max(1, min(len(rows), most // length))
-    return Windows(torch.tensor(rows[:count]), torch.tensor(owner[:count]), tuple(names))
+    rows = torch.cat([first.expand(int(counts.sum()), -1), torch.cat(cut)], dim=1)
+    return Windows(rows, torch.arange(len(cut)).repeat_interleave(counts)).some(most, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import heapq
 import os
 import re
 import struct
@@ -53,21 +53,35 @@ class Pieces:
         return [number for part in self._parts.findall(b" " + text.encode()) for number in self._merged(part)]
 
     def _merge(self, text: bytes) -> tuple[int, ...]:
-        found = [number for letter in text.decode() for number in self._letter(letter.encode())]
-        pieces = [piece for piece, _ in found]
-        while True:
-            pairs = ((self.numbers.get(a + b), place) for place, (a, b) in enumerate(itertools.pairwise(pieces)))
-            known = [(self.scores[number], -place) for number, place in pairs if number is not None]
-            if not known:
-                break
-            place = -max(known)[1]
-            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        return tuple(self._number(piece) for piece in pieces)
+        pieces = [piece for letter in text.decode() for piece in self._letter(letter.encode())]
+        after = list(range(1, len(pieces) + 1))  # the place of the next piece
+        before = list(range(-1, len(pieces) - 1))
+        best: list[tuple[float, int, bytes]] = []  # pairs that could merge: the highest score first, then the leftmost
 
-    def _letter(self, letter: bytes) -> list[tuple[bytes, int]]:
-        if letter in self.numbers:
-            return [(letter, self.numbers[letter])]
-        return [(bytes([byte]), 3 + byte) for byte in letter]
+        def offer(place: int) -> None:
+            if place >= 0 and after[place] < len(pieces):
+                both = pieces[place] + pieces[after[place]]
+                if (number := self.numbers.get(both)) is not None:
+                    heapq.heappush(best, (-self.scores[number], place, both))
+
+        for place in range(len(pieces)):
+            offer(place)
+        while best:
+            _, place, both = heapq.heappop(best)
+            gone = after[place]
+            # A pair of which a part has merged since is no longer there.
+            if not pieces[place] or gone == len(pieces) or pieces[place] + pieces[gone] != both:
+                continue
+            pieces[place], pieces[gone] = both, b""
+            after[place] = after[gone]
+            if after[place] < len(pieces):
+                before[after[place]] = place
+            offer(before[place])
+            offer(place)
+        return tuple(self._number(piece) for piece in pieces if piece)
+
+    def _letter(self, letter: bytes) -> list[bytes]:
+        return [letter] if letter in self.numbers else [bytes([byte]) for byte in letter]
 
     def _number(self, piece: bytes) -> int:
         return self.numbers.get(piece, 3 + piece[0])
@@ -109,7 +123,7 @@ _DIGITS_APART = {"smollm", "refact", "command-r", "codeshell", "starcoder"}
 def from_gguf(file: Gguf) -> Merges:
     """The tokenizer that a file has in its metadata: merges of bytes."""
     import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, processors
 
     told: Mapping[str, Any] = file.metadata
     kind, before = told.get("tokenizer.ggml.model"), told.get("tokenizer.ggml.pre", "default")
@@ -127,4 +141,9 @@ def from_gguf(file: Gguf) -> Merges:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
     first = told.get("tokenizer.ggml.bos_token_id") if told.get("tokenizer.ggml.add_bos_token") else None
+    if first is not None:
+        word = tokenizer.id_to_token(first)
+        if word is None:
+            raise ValueError(f"{file.path} is damaged: texts begin with the token {first}, which it has not")
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{word} $A", special_tokens=[(word, first)])
     return Merges(tokenizer, first)

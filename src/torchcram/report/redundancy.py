@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -26,12 +26,15 @@ _LADDER = {
 }
 
 
-HEADS = ("layers", "R as printed", "the mean's R", "excess R", "centred R²", "cosine")
+CHEAP = 0.01
+"""Of the loss: what more it may be for attention to count as replaceable."""
+
+HEADS = ("layers", "R as printed", "the mean's R", "excess R", "centred R²", "cosine", "R², random weights")
 """Of the table of groups."""
 
 
 def groups(rows: Sequence[Row], *, intervals: bool = True) -> list[list[str]]:
-    """Thirds of the layers: what the linear probe reaches, with intervals over documents."""
+    """Thirds of the layers: what the linear probe reaches, with intervals over documents, and with random weights."""
     lines = []
     for group in ("early", "middle", "late", "overall"):
         linear, mean = (_pick(rows, "group", group=group, predictor=name) for name in ("linear", "mean"))
@@ -39,7 +42,8 @@ def groups(rows: Sequence[Row], *, intervals: bool = True) -> list[list[str]]:
             continue
         form = _between if intervals else _only
         cells = [form(linear, key) for key in ("printed", "excess", "r2", "cosine")]
-        lines.append([group, cells[0], plain(mean["printed"]), *cells[1:]])
+        control = _pick(rows, "group", weights="random", group=group, predictor="linear")
+        lines.append([group, cells[0], plain(mean["printed"]), *cells[1:], form(control, "r2") if control else "–"])
     return lines
 
 
@@ -68,7 +72,7 @@ def over_training(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]
         assert linear is not None
         assert mean is not None
         loss = next(row["loss"] for row in mine if row["what"] == "loss")
-        whole = [row for row in mine if row["what"] == "layers" and row["predictor"] == "linear"][-1]
+        whole = _growing(mine, "linear", "first to last")[-1]
         reads = next((row["reads"] for row in mine if row["what"] == "reads"), None)
         cells = [loss, linear["printed"], mean["printed"], linear["r2"], whole["loss"], whole["recovered"]]
         lines.append([f"{step:,}", *map(plain, cells), percent(reads)])
@@ -79,19 +83,34 @@ def verdict(rows: Sequence[Row]) -> str:
     """What it comes to, in plain words."""
     name = next((row["model"] for row in rows if row["what"] == "about"), "the model")
     linear, mean = (_pick(rows, "group", group="overall", predictor=key) for key in ("linear", "mean"))
-    loss = next(row for row in rows if row["what"] == "loss")
-    growing = _best_first(rows, "linear")
-    if linear is None or mean is None or not growing:
+    growing = _growing(rows, "linear")
+    if linear is None or linear["r2"] is None or mean is None or not growing:
         return f"{name}: too little was measured for a verdict."
-    cheap = [row for row in growing if row["cost"] <= 0.01 * loss["loss"]]
-    count, layers = (cheap[-1]["count"] if cheap else 0), len(growing)
-    told = percent(max(0.0, linear["r2"]))
+    share = _between(linear, "r2", lambda value: percent(value, 0)) if linear["r2"] > 0 else "nothing"
+    whole, layers = growing[-1], growing[-1]["count"]
+    count, other = (_cheap(_growing(rows, key)) for key in ("linear", "mean"))
+    if count:
+        least = (
+            f"in {count} of {layers} layers, chosen on other text, it cost at most 1 % of the loss (the mean, {other})"
+        )
+    else:
+        least = f"even in {growing[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
+    sure = "" if whole["cost_low"] is not None else " These documents are too few to tell how sure the costs are."
     return (
-        f"A linear map of what goes into attention tells {told} of the variance of what comes out of it; as the paper "
-        f"measures it, that is R = {plain(linear['printed'])}, and the mean alone has {plain(mean['printed'])}. In "
-        f"{count} of {layers} layers of {name} the map can take attention's place for at most 1 % more loss; in all of "
-        f"them it costs {plain(growing[-1]['cost'])} nats a token."
+        f"{name}, on this text: a linear map of what goes into attention tells {share} of the variance of what comes "
+        f"out; the paper's R is {plain(linear['printed'])}, and that of the mean alone {plain(mean['printed'])}. "
+        f"Instead of attention {least}; in all layers, {_between(whole, 'cost')} nats a token.{sure}"
     )
+
+
+def _cheap(growing: Sequence[Row]) -> int:
+    """Layers replaced before the cost, or the upper end of its interval, is above 1 % of the loss."""
+    count = 0
+    for row in growing:
+        if (row["cost"] if row["cost_high"] is None else row["cost_high"]) > CHEAP * row["intact"]:
+            break
+        count = row["count"]
+    return count
 
 
 def page(data: Row) -> str:
@@ -116,22 +135,34 @@ def page(data: Row) -> str:
         section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
         if any(row.get("step") is not None for row in every)
         else "",
-        section("The ladder", "Centred R² of every predictor, layer by layer.", _ladder(rows)),
+        section(
+            "The ladder",
+            "Centred R² of every predictor, layer by layer; in the last column, in a model with random weights.",
+            _ladder(rows),
+        ),
         section(
             "Heads",
             "The linear probe, head by head: R as the paper measures it, and centred R².",
             f"{_heat(rows, 'printed')}{_heat(rows, 'r2')}{_shares(rows)}",
         ),
         section(
-            "What attention is worth",
-            "Loss with attention replaced in more and more layers, those first whose replacement by the linear probe "
-            "alone costs least. Probes were learned from the whole model, not from one with layers replaced.",
+            "One layer without attention",
+            "Nats a token more when a predictor stands for the attention of a single layer; 95 % over documents, if "
+            "there are ten or more. Recovered: the share of the mean's cost that a predictor saves, told only where "
+            "the mean's cost is clearly above 0.",
+            _alone(rows),
+        ),
+        section(
+            "More and more layers without attention",
+            "Loss with attention replaced, those layers first whose replacement by the linear probe alone costs least: "
+            "their order was chosen on other documents than these losses are of. Probes were learned from the whole "
+            "model, not from one with layers replaced.",
             _removed(rows),
         ),
         section(
             "Copying",
-            "Random tokens, all of them twice: what looks back to the first time can tell the second. A model whose "
-            "loss is no less than a guess's does not copy.",
+            "Tokens of the text in random order, all of them twice: what looks back to the first time can tell the "
+            "second. 95 % over sequences. Where the loss is not below a guess's, no copying was seen here.",
             _copies(rows),
         ),
         section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>"),
@@ -158,8 +189,11 @@ def _ladder(rows: Sequence[Row]) -> str:
     names = [name for name in _LADDER if any(row["predictor"] == name for row in found) and name != "zero"]
     layers = sorted({row["layer"] for row in found})
     by_key = {(row["layer"], row["predictor"]): row["r2"] for row in found}
-    lines = [[str(layer + 1), *(plain(by_key[layer, name]) for name in names)] for layer in layers]
-    return _table(("layer", *(_LADDER[name] for name in names)), lines)
+    control = {row["layer"]: row["r2"] for row in rows if _is(row, "layer", "random") and row["predictor"] == "linear"}
+    lines = [
+        [str(layer + 1), *(plain(by_key[layer, name]) for name in names), plain(control.get(layer))] for layer in layers
+    ]
+    return _table(("layer", *(_LADDER[name] for name in names), "linear, random weights"), lines)
 
 
 def _heat(rows: Sequence[Row], measure: str) -> str:
@@ -194,13 +228,25 @@ def _shares(rows: Sequence[Row]) -> str:
     return _table(("heads by", "above 0.8", "0.5 to 0.8", "below 0.5"), lines)
 
 
+def _alone(rows: Sequence[Row]) -> str:
+    found = {(row["layer"], row["predictor"]): row for row in rows if row["what"] == "one layer"}
+    names = list(dict.fromkeys(name for _, name in found))
+    lines = []
+    for layer in sorted({layer for layer, _ in found}):
+        cells = [_between(found[layer, name], "cost", _nats) for name in names]
+        cells += [_between(found[layer, name], "recovered") for name in names if name != "mean"]
+        lines.append([str(layer + 1), *cells])
+    heads = [f"{_LADDER[name]}: cost" for name in names]
+    heads += [f"{_LADDER[name]}: recovered" for name in names if name != "mean"]
+    return _table(("layer", *heads), lines)
+
+
 def _removed(rows: Sequence[Row]) -> str:
-    base = next(row for row in rows if row["what"] == "loss")["loss"]
     curves = []
     for name, colour in (("mean", "other0"), ("adapter", "other1"), ("linear", "novel")):
-        found = _best_first(rows, name)
+        found = _growing(rows, name)
         if found:
-            points = [(0.0, base), *((float(row["count"]), float(row["loss"])) for row in found)]
+            points = [(0.0, float(found[0]["intact"])), *((float(row["count"]), float(row["loss"])) for row in found)]
             curves.append(Curve(label=_LADDER[name], colour=colour, middle=points, bolder=name == "linear"))
     if not curves:
         return ""
@@ -214,35 +260,36 @@ def _removed(rows: Sequence[Row]) -> str:
 
 def _copies(rows: Sequence[Row]) -> str:
     found = [row for row in rows if row["what"] == "copying"]
+    if not found:
+        return "<p>Not measured: this model has a state besides its attention, and may copy by it.</p>"
     intact = next(row for row in found if row["replaced"] == "nothing")
-    lines = [["nothing", "–", plain(intact["loss"])]]
+    lines = [["nothing", "–", _between(intact, "loss")]]
     for name in dict.fromkeys(row["predictor"] for row in found if row["predictor"]):
         alone = [row for row in found if row["predictor"] == name and row["replaced"] != "all layers"]
         worst = max(alone, key=lambda row: float(row["loss"]))
-        lines.append(
-            [
-                f"the layer that matters most ({int(worst['replaced'].split()[1]) + 1})",
-                _LADDER[name],
-                plain(worst["loss"]),
-            ]
-        )
+        layer = int(worst["replaced"].split()[1]) + 1
+        lines.append([f"layer {layer}, with the highest loss of all here", _LADDER[name], _between(worst, "loss")])
         (whole,) = [row for row in found if row["predictor"] == name and row["replaced"] == "all layers"]
-        lines.append(["all layers", _LADDER[name], plain(whole["loss"])])
+        lines.append(["all layers", _LADDER[name], _between(whole, "loss")])
     return _table(("replaced", "by", "nats a token, the second time"), lines) + (
-        f'<p class="note">A guess among all tokens costs {plain(intact["chance"])} nats.</p>'
+        f'<p class="note">A guess among the tokens of the text costs {plain(intact["chance"])} nats.</p>'
     )
 
 
-def _best_first(rows: Sequence[Row], predictor: str) -> list[Row]:
-    """More and more layers replaced by a predictor, those first that cost least alone."""
-    wanted = {"what": "layers", "order": "best first", "predictor": predictor}
+def _growing(rows: Sequence[Row], predictor: str, order: str = "best first") -> list[Row]:
+    """More and more layers replaced by a predictor."""
+    wanted = {"what": "layers", "order": order, "predictor": predictor}
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
-def _between(row: Row, key: str) -> str:
+def _between(row: Row, key: str, form: Callable[[float | None], str] = plain) -> str:
     if row[f"{key}_low"] is None:
-        return plain(row[key])
-    return f"{plain(row[key])} ({plain(row[f'{key}_low'])} to {plain(row[f'{key}_high'])})"
+        return form(row[key])
+    return f"{form(row[key])} ({form(row[f'{key}_low'])} to {form(row[f'{key}_high'])})"
+
+
+def _nats(value: float | None) -> str:
+    return plain(value, 4)
 
 
 def _only(row: Row, key: str) -> str:
@@ -254,6 +301,6 @@ def _is(row: Row, what: str, weights: str = "pretrained", positions: str = "late
     return all(row.get(key) == value for key, value in wanted.items()) and row.get("part", _PART) == _PART
 
 
-def _pick(rows: Sequence[Row], what: str, **wanted: object) -> Row | None:
-    found = (row for row in rows if _is(row, what) and all(row[key] == value for key, value in wanted.items()))
+def _pick(rows: Sequence[Row], what: str, weights: str = "pretrained", **wanted: object) -> Row | None:
+    found = (row for row in rows if _is(row, what, weights) and all(row[key] == value for key, value in wanted.items()))
     return next(found, None)
