@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torchcram import Cram, CramConfig
 from torchcram.config import EpisodicConfig
 from torchcram.memory import EpisodicMemory, EpisodicState, RoutingPolicy, Timeline
-from torchcram.memory.episodic import Reading, Written, smooth
+from torchcram.memory.episodic import Reading, Written, smooth, useful
 from torchcram.ops import Rows, compact, gather_rows
 
 WIDTH, HEADS = 6, 2
@@ -352,3 +352,18 @@ def test_witnesses_that_do_not_read_see_all_that_they_could():
     seen = ((events.written[:, None] < at[..., None]) & (at[..., None] <= events.expires[:, None])).sum(2)
     # A buffer of 16 slots is full from the 16th position on: so many events each of them can read.
     assert torch.equal(seen[witnesses.valid], at.clamp_max(16)[witnesses.valid])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_events_are_useful_if_a_later_token_reads_before_they_expire(keep, share):
+    generator = torch.Generator().manual_seed(0)
+    length = 9
+    readers = torch.rand(4, length, generator=generator) < share
+    expires = torch.arange(length) + torch.randint(0, 6, (4, length), generator=generator)
+    expires = expires.clamp_max(length)
+    found = useful(expires, readers, keep=keep)
+    for row in range(4):
+        for event in range(length):
+            read = any(readers[row, t] for t in range(event + 1, min(length, int(expires[row, event]) + 1)))
+            assert bool(found[row, event]) == (read or (keep and int(expires[row, event]) >= length))

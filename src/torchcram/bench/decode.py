@@ -105,11 +105,11 @@ class CachedTransformer:
         gap = torch.ones(len(tokens), 1, device=tokens.device)
         inputs = Batch(tokens={field.name: tokens.unsqueeze(1)}, channels=None, dt=gap, mask=None, start=None)
         x = model.encoder(inputs).squeeze(1)
-        position = torch.full((len(tokens), 1), self.length - 1, device=tokens.device)
+        here = torch.full((len(tokens), 1), self.length - 1, device=tokens.device)
         for block, cache in zip(model.blocks, self.cache, strict=True):
             mixer: Attention = block.mixer  # type: ignore[assignment]
             parts = mixer.inward(block.norm_mixer(x)).view(len(tokens), 1, 3, heads, -1).unbind(2)  # type: ignore[operator]
-            query, key = (mixer.turn(part, position).transpose(1, 2) for part in parts[:2])
+            query, key = (mixer.turn(part, mixer.turn.angles(here)).transpose(1, 2) for part in parts[:2])
             cache[0, :, :, -1:].copy_(key)
             cache[1, :, :, -1:].copy_(parts[2].transpose(1, 2))
             found = nn.functional.scaled_dot_product_attention(query, cache[0], cache[1])

@@ -334,10 +334,12 @@ def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
 
 def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
     """[B, N] bool: new events that a later reader finds before they expire [B, N]; with `keep`, those that stay too."""
-    length = readers.shape[1]
-    here = torch.arange(length, device=readers.device)
-    reader = torch.where(readers, here, length).flip(1).cummin(1).values.flip(1)
-    following = nn.functional.pad(reader[:, 1:], (0, 1), value=length)
+    batch, length = readers.shape
+    # The k-th reader is at place k, and where there is none, the end of the call; the last place takes all others.
+    count = readers.cumsum(1)
+    here = torch.arange(length, device=readers.device).expand(batch, length)
+    listed = torch.full((batch, length + 2), length, dtype=torch.int64, device=readers.device)
+    following = listed.scatter(1, torch.where(readers, count - 1, length + 1), here).gather(1, count)
     read = (following <= expires) & (following < length)
     return read | (expires >= length) if keep else read
 

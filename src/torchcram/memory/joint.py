@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from torchcram.memory.moments import wide
 
+_TOGETHER = 8  # columns: GPUs multiply matrices of other widths far more slowly
+
 
 def joint(map: nn.Linear, *parts: Tensor) -> Tensor:
     """What a linear map makes of parts [..., Dᵢ] side by side, without laying them side by side in memory."""
@@ -33,9 +35,13 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     sizes = [len(each.weight) for each in maps]
     if len(maps) < 2 or x.numel() < sum(sizes) * x.shape[-1]:
         return tuple(each(x) for each in maps)
+    short = -sum(sizes) % _TOGETHER if x.is_cuda else 0
+    if short:
+        maps, sizes = (*maps, Map(maps[0].weight.new_zeros(short, x.shape[-1]))), [*sizes, short]
     biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps]
     out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), torch.cat(biases))
-    return torch.split(out, sizes, dim=-1)
+    found = torch.split(out, sizes, dim=-1)
+    return found[:-1] if short else found
 
 
 def dot(x: Tensor, weight: Tensor) -> Tensor:

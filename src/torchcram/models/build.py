@@ -59,11 +59,20 @@ def baseline(name: str, like: CramConfig) -> CramConfig | BaselineConfig:
     return matched(config, parameters(like))
 
 
+_TOGETHER = 8  # units of a feed-forward layer of some width: GPUs multiply matrices of other sizes far more slowly
+_WIDE = 128
+
+
 def matched(config: Config, wanted: int) -> Config:
-    """The same with as many parameters as wanted, as nearly as whole units of the feed-forward layers allow."""
+    """The same with as many parameters as wanted, as nearly as whole units of the feed-forward layers allow.
+
+    In models of some width they are a multiple of 8.
+    """
     width = config.block.width
     least = config.override({"block.expansion": 1 / width})
     units = 1 + round((wanted - parameters(least)) / (config.layers * (2 * width + 1)))
+    if width >= _WIDE:
+        units = max(_TOGETHER, round(units / _TOGETHER) * _TOGETHER) if units >= 1 else units
     if units < 1:
         reject("model", type(config).__name__, f"one that leaves some of {wanted} parameters to feed-forward layers")
     return config.override({"block.expansion": units / width})

@@ -40,7 +40,7 @@ class Heads(nn.Module):
             if output.kind == "classification":
                 results[output.name] = head(means)
             else:
-                results[output.name] = head(x).masked_fill(~timeline.mask.unsqueeze(-1), 0)
+                results[output.name] = timeline.clean(head(x))
         return results, pooled
 
 

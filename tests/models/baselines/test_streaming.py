@@ -165,11 +165,11 @@ def test_rotary_angles_keep_their_precision_far_out():
     angle = position.double().unsqueeze(-1) * 10_000 ** (-torch.arange(32).double() / 32)
     x = torch.zeros(1, 6, 1, 64)
     x[..., :32] = 1
-    turned = turn(x, position)[0, :, 0].double()
+    turned = turn(x, turn.angles(position))[0, :, 0].double()
     torch.testing.assert_close(turned, torch.cat([angle.cos(), angle.sin()], -1)[0], atol=2e-3, rtol=0)
-    assert turn(x.double(), position).dtype == torch.float64
+    assert turn(x.double(), turn.angles(position)).dtype == torch.float64
     still = Turn(AttentionConfig(rotary=False), 64)
-    assert still(x, position) is x
+    assert still(x, still.angles(position)) is x
 
 
 def test_who_is_uncertain_is_told_by_what_is_asked(events):

@@ -26,6 +26,20 @@ class Looked(NamedTuple):
     """For the next call, if it was to be kept."""
 
 
+# An operator of its own: compiled code would work them out anew for every head of queries and of keys.
+@torch.library.custom_op("torchcram::angles", mutates_args=())
+def angles(position: Tensor, rates: Tensor) -> Tensor:
+    """[2, B, R, d/2]: sines and cosines for positions [B, R]; rates: see `Turn`."""
+    # In two parts: the product of a large position and a rate would lose what is after the point.
+    angle = (position & 255).unsqueeze(-1) * rates[0] + (position >> 8).unsqueeze(-1) * rates[1]
+    return torch.stack([angle.sin(), angle.cos()])
+
+
+@angles.register_fake
+def _(position: Tensor, rates: Tensor) -> Tensor:
+    return rates.new_empty(2, *position.shape, rates.shape[1])
+
+
 class Turn(nn.Module):
     """Rotary positions: pairs of numbers turned by an angle that grows with the position; or nothing at all."""
 
@@ -49,16 +63,15 @@ class Turn(nn.Module):
         self.rates = self._rates(wide).to(self.rates.device)
         return self
 
-    def forward(self, x: Tensor, position: Tensor) -> Tensor:
-        """x [B, R, H, d], position [B, R]."""
-        if not self.on:
+    def angles(self, position: Tensor) -> Tensor | None:
+        """[2, B, R, d/2], sines and cosines for positions [B, R]; None if nothing is turned."""
+        return angles(position, self.rates) if self.on else None
+
+    def forward(self, x: Tensor, angles: Tensor | None) -> Tensor:
+        """x [B, R, H, d], turned by the angles of its positions."""
+        if angles is None:
             return x
-        # In two parts: the product of a large position and a rate would lose what is after the point.
-        fine, coarse = (
-            part.unsqueeze(-1) * rate for part, rate in zip((position & 255, position >> 8), self.rates, strict=True)
-        )
-        angle = (fine + coarse).unsqueeze(2)
-        sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+        sine, cosine = angles.unsqueeze(3).to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
@@ -83,8 +96,10 @@ def look_back(
     events less than so many positions back; `in_order`: only the last so many events.
     """
     window = config.window
-    at, position = (_position(those, timeline) for those in (rows, events))
-    query, key = turn(query, at), turn(key, position)
+    at = _position(rows, timeline)
+    position = at if events is rows else _position(events, timeline)
+    turned = turn.angles(at)
+    query, key = turn(query, turned), turn(key, turned if position is at else turn.angles(position))
     batch, count = query.shape[:2]
     plain = rows is None and events is None and held.slots == 0 and not (timeline.padded or timeline.packed)
     if plain and window is None:

@@ -138,7 +138,9 @@ def advance_backward(
                 STRETCH=_STRETCH,
                 CHANNELS=channels,
             )
-        g = torch.addmm(g, inner[number].view(rows, width), weight)
+        product = inner[number].view(rows, width), weight
+        # What came from outside is not to be changed; from then on there is nothing to copy.
+        g = torch.addmm(g, *product) if number == steps - 1 else g.addmm_(*product)
     grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
     if steps > 1:
         grad_weight = torch.addmm(grad_weight, inner[1:].view(-1, width).t(), middle.view(-1, width))
@@ -266,8 +268,8 @@ def _slope(
     first = tl.program_id(0)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     known = channel < width
-    by_weight = tl.zeros((CHANNELS,), tl.float32)
-    by_bias = tl.zeros((CHANNELS,), tl.float32)
+    by_weight = tl.zeros((STRETCH, CHANNELS), tl.float32)  # summed over positions once, at the end
+    by_bias = tl.zeros((STRETCH, CHANNELS), tl.float32)
     for begin in range(first * STRETCH, rows, tl.num_programs(0) * STRETCH):
         at = (begin + tl.arange(0, STRETCH)).to(tl.int64)
         inside = at < rows
@@ -280,8 +282,8 @@ def _slope(
         inner = grad * gate * (1 - slope * slope)
         tl.store(INNER + here, inner.to(INNER.dtype.element_ty), mask=mask)
         turned = grad * slope * gate * (1 - gate)
-        by_bias += tl.sum(turned, 0)
-        by_weight += tl.sum(turned * log_gap[:, None], 0)
+        by_bias += turned
+        by_weight += turned * log_gap[:, None]
         if FIRST:
             another = INNER + here
             for _ in tl.static_range(1, STEPS):
@@ -290,5 +292,5 @@ def _slope(
             there = GRAD_INTO + at[:, None] * 2 * width + width + channel[None, :]
             tl.store(there, inner.to(GRAD_INTO.dtype.element_ty), mask=mask)
     own = SUMS + first * width + channel
-    tl.store(own, by_weight, mask=known)
-    tl.store(own + sums_step, by_bias, mask=known)
+    tl.store(own, tl.sum(by_weight, 0), mask=known)
+    tl.store(own + sums_step, tl.sum(by_bias, 0), mask=known)

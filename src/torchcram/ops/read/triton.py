@@ -19,6 +19,7 @@ from torchcram.ops.records import BONUS, Events, Rows
 LARGEST = 256
 """Largest size of a head that the kernels are made for."""
 _SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
+_MANY = 1024  # programs that keep a GPU busy
 _NEVER = 1 << 30  # position of a row that is padding: no event lasts that long
 _LOG2E = tl.constexpr(1.4426950408889634)
 _BONUS = tl.constexpr(BONUS * 1.4426950408889634)
@@ -102,13 +103,13 @@ def read(
     mass = q.new_zeros(batch, total, dtype=torch.float32)
     times = at, target, row_high, row_low, written, expires, event_high, event_low
     shape = (count, total, heads, 1 / math.sqrt(size))
-    meta = _meta(q)
+    by_rows, by_events = _Tiles.of_rows(q), _Tiles.of_events(q)
     with on_device(q):
         _forward[(batch * heads, first_event.shape[1])](
-            q, k, v, strength, recency, *times, first_event, end_event, out, log_total, *shape, **meta
+            q, k, v, strength, recency, *times, first_event, end_event, out, log_total, *shape, **by_rows.meta(q)
         )
         _mass[(batch, first_row.shape[1])](
-            q, k, strength, recency, *times, first_row, end_row, log_total, mass, *shape, **meta
+            q, k, strength, recency, *times, first_row, end_row, log_total, mass, *shape, **by_events.meta(q)
         )
     return out, log_total, mass
 
@@ -147,14 +148,14 @@ def read_backward(
     times = at, target, row_high, row_low, written, expires, event_high, event_low
     shape = (count, total, heads, 1 / math.sqrt(size))
     given = (grad, inner, log_total)
-    meta = _meta(q)
+    by_rows, by_events = _Tiles.of_rows(q).meta(q), _Tiles.of_events(q).meta(q)
     with on_device(q):
         _backward_rows[(batch * heads, first_event.shape[1])](
-            q, k, v, strength, recency, *times, first_event, end_event, *given, grad_q, *shape, **meta
+            q, k, v, strength, recency, *times, first_event, end_event, *given, grad_q, *shape, **by_rows
         )
         grads = grad_k, grad_v, grad_strength, grad_recency
         _backward_events[(batch * heads, tiles)](
-            q, k, v, strength, recency, *times, first_row, end_row, *given, *grads, *shape, tiles, **meta
+            q, k, v, strength, recency, *times, first_row, end_row, *given, *grads, *shape, tiles, **by_events
         )
     return grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2))
 
@@ -189,7 +190,7 @@ read.register_autograd(_gradient, setup_context=_remember)
 
 def _stretches(times: _Times, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """First and end of the events each tile of rows can read, and of the rows that can read each tile of events."""
-    rows, events, *_ = _sizes(query.shape[1], query.shape[3], query.dtype)
+    rows, events = _Tiles.of_rows(query).rows, _Tiles.of_events(query).events
     at = times.at
     last = _tiles(torch.where(at < _NEVER, at, -1), rows, -1).amax(2)
     first = _tiles(at, rows, _NEVER).amin(2)
@@ -210,35 +211,63 @@ def _pairs(times: _Times) -> Tensor:
     return (gone - after).clamp_min(0).sum(1)
 
 
-def _meta(query: Tensor) -> dict[str, Any]:
-    """How a call is cut into tiles."""
-    count, size = query.shape[1], query.shape[3]
-    rows, events, warps, stages = _sizes(count, size, query.dtype)
-    precision = "ieee"
-    if query.dtype == torch.float32:
-        precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return {
-        "SIZE": size,
-        "WIDTH": max(16, triton.next_power_of_2(size)),
-        "ROWS": rows,
-        "EVENTS": events,
-        "PRECISION": precision,
-        "num_warps": warps,
-        "num_stages": stages,
-    }
+class _Tiles(NamedTuple):
+    """How a call is cut up: the fastest of those tried on an H200 with heads of 64.
 
-
-def _sizes(count: int, size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Rows and events of a tile, warps, pipeline stages: the fastest of those tried on an H200 at size 64.
-
-    Larger heads take smaller tiles: keys and values of every stage must fit into a multiprocessor's memory.
+    Larger heads take smaller tiles: what is read in every stage must fit into a multiprocessor's memory.
     """
-    rows, events, stages = (64, 64, 2) if dtype == torch.float32 else (128, 32, 3)
-    width = max(16, triton.next_power_of_2(size))
-    while events > 16 and 2 * stages * events * width * dtype.itemsize > _SHARED:
-        events //= 2
-    rows = min(rows, max(16, 8192 // width), max(16, triton.next_power_of_2(count)))
-    return rows, events, 4, stages
+
+    rows: int
+    events: int
+    warps: int
+    stages: int
+
+    @classmethod
+    def of_rows(cls, query: Tensor) -> "_Tiles":
+        """Programs have a tile of rows each, and go through events."""
+        batch, count, heads, size = query.shape
+        rows, events, stages = (64, 64, 2) if query.dtype == torch.float32 else (128, 32, 3)
+        while events > 16 and _staged(events, stages, query) > _SHARED:
+            events //= 2
+        rows = min(rows, max(16, 8192 // _width(size)), max(16, triton.next_power_of_2(count)))
+        # Neighbours that read share a stretch of events; but where all are few, no processor is to be idle.
+        while rows > 32 and batch * heads * -(-count // rows) < _MANY:
+            rows //= 2
+        return cls(rows, events, 4, stages)
+
+    @classmethod
+    def of_events(cls, query: Tensor) -> "_Tiles":
+        """Programs have a tile of events each, and go through rows."""
+        count, size = query.shape[1], query.shape[3]
+        rows, events, stages = (32, 32, 2) if query.dtype == torch.float32 else (64, 64, 2)
+        while rows > 16 and _staged(rows, stages, query) > _SHARED:
+            rows //= 2
+        events = min(events, max(16, 4096 // _width(size)))
+        return cls(min(rows, max(16, triton.next_power_of_2(count))), events, 4, stages)
+
+    def meta(self, query: Tensor) -> dict[str, Any]:
+        """What the kernels are compiled for."""
+        precision = "ieee"
+        if query.dtype == torch.float32:
+            precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        return {
+            "SIZE": query.shape[3],
+            "WIDTH": _width(query.shape[3]),
+            "ROWS": self.rows,
+            "EVENTS": self.events,
+            "PRECISION": precision,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
+
+def _width(size: int) -> int:
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+def _staged(count: int, stages: int, query: Tensor) -> int:
+    """Bytes of two tensors of so many entries a stage."""
+    return 2 * stages * count * _width(query.shape[3]) * query.dtype.itemsize
 
 
 def _tiles(x: Tensor, size: int, filler: int) -> Tensor:
