@@ -40,7 +40,7 @@ def probe(folder, out, *words, model="small.gguf", text="one.txt"):
 def test_a_model_is_probed_and_told_of(folder, tmp_path):
     done = probe(folder, tmp_path / "out", "--judge", str(folder / "two.txt"), "--tested-tokens", "200", "--steps", "1")
     assert done.exit_code == 0, done.output
-    assert "small, on this text: a linear map of what goes into attention tells" in done.output.replace("\n", " ")
+    assert "small, on two.txt: a linear map of what goes into attention tells" in done.output.replace("\n", " ")
     assert "These documents are too few to tell how sure the costs are." in done.output.replace("\n", " ")
     data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
     rows = data["rows"]
@@ -66,6 +66,27 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
     for words in ("centred R²", "Copying", "R², random weights", "One layer without attention", "<svg", "layer"):
         assert words in page
     assert "<script src" not in page
+
+
+def test_each_text_is_judged_on_by_itself(folder, tmp_path):
+    (tmp_path / "three.txt").write_text((folder / "one.txt").read_text()[:200], encoding="utf-8")
+    both = ["--judge", str(folder / "two.txt"), "--judge", str(tmp_path / "three.txt")]
+    done = probe(folder, tmp_path / "both", *both, "--rank", "0")
+    assert done.exit_code == 0, done.output
+    one = probe(folder, tmp_path / "one", *both[:2], "--rank", "0")
+    assert one.exit_code == 0, one.output
+    rows, alone = (json.loads((tmp_path / x / "redundancy.json").read_text())["rows"] for x in ("both", "one"))
+    assert [row for row in rows if row["text"] == "two.txt"] == alone
+    kinds = {row["what"] for row in rows if row["text"] == "three.txt"}
+    assert kinds >= {"about", "layer", "group", "loss", "one layer", "layers", "copying"}
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert "small, on two.txt: " in page
+    assert "small, on three.txt: " in page
+    assert page.count("<h2>Layers</h2>") == 2
+    (tmp_path / "two.txt").write_text("abc", encoding="utf-8")
+    done = probe(folder, tmp_path / "same", "--judge", str(folder / "two.txt"), "--judge", str(tmp_path / "two.txt"))
+    assert done.exit_code == 1
+    assert "two files to judge on have the same name" in done.output.replace("\n", " ")
 
 
 def test_the_ends_of_the_same_files_are_judged_on_by_default(folder, tmp_path):

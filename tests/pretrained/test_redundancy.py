@@ -18,6 +18,7 @@ from torchcram.pretrained.text import Windows
 from torchcram.report import redundancy as report
 
 SHARED = Path(__file__).parents[2].parent / "shared"
+TEXT = "held.txt"
 PROBE = ProbeConfig(batch=7, rank=8, chunk=64, seed=3)
 CONFIG = RedundancyConfig(tested_tokens=10**6, control_tokens=10**6, draws=60, probe=PROBE)
 
@@ -50,7 +51,7 @@ def found(rows, **wanted):
 def done():
     loaded = lively()
     train, held = said_by(loaded.model, 60), said_by(loaded.model, 75, seed=1)
-    return loaded, train, held, list(redundancy.run(loaded, train, held, CONFIG))
+    return loaded, train, held, list(redundancy.run(loaded, train, {TEXT: held}, CONFIG))
 
 
 def judged_directly(model, train, held, config):
@@ -63,7 +64,9 @@ def test_nothing_is_learned_from_what_is_judged(done):
     loaded, _, _, _ = done
     train = said_by(loaded.model, 30, high=25)
     held = said_by(loaded.model, 30, low=25, seed=1)
-    rows = redundancy.run(loaded, train, held, RedundancyConfig(control_tokens=0, tested_tokens=60, probe=PROBE))
+    rows = redundancy.run(
+        loaded, train, {TEXT: held}, RedundancyConfig(control_tokens=0, tested_tokens=60, probe=PROBE)
+    )
     layers = [row for row in rows if row["what"] == "layer"]
     for row in found(layers, predictor="token"):
         assert row["r2"] == pytest.approx(0, abs=1e-4), "of tokens that were never seen nothing is known but the mean"
@@ -219,7 +222,7 @@ def test_only_what_comes_again_counts_as_copied(done):
 
     loaded.model.forward = forward
     held = Windows(held.tokens % 30, held.owner)
-    rows = list(redundancy.run(loaded, train, held, RedundancyConfig(control_tokens=0, draws=50, probe=PROBE)))
+    rows = list(redundancy.run(loaded, train, {TEXT: held}, RedundancyConfig(control_tokens=0, draws=50, probe=PROBE)))
     copies = found(rows, what="copying")
     (intact,) = found(copies, replaced="nothing")
     assert intact["loss"] == pytest.approx(0, abs=1e-6)
@@ -239,7 +242,10 @@ def test_no_copying_is_claimed_of_what_carries_a_state():
     loaded = Pretrained("own", own, SimpleNamespace(first=None), "")
     config = RedundancyConfig(control_tokens=0, draws=2, probe=ProbeConfig(rank=0))
     some = Windows(torch.arange(12 * 16).view(12, 16) % 50, torch.arange(12))
-    rows = [{"what": "about", "model": "own", "note": ""}, *redundancy.run(loaded, some, some, config)]
+    rows = [
+        {"what": "about", "model": "own", "note": "", "text": TEXT},
+        *redundancy.run(loaded, some, {TEXT: some}, config),
+    ]
     assert not found(rows, what="copying")
     assert "this model has a state besides its attention" in report._copies(rows)
 
@@ -260,7 +266,7 @@ def test_half_precision_comes_near_to_the_same(done, dtype):
     loaded = lively()
     loaded.model.to(dtype)
     config = RedundancyConfig(control_tokens=400, draws=2, probe=ProbeConfig(rank=0))
-    half = list(redundancy.run(loaded, train, held, config))
+    half = list(redundancy.run(loaded, train, {TEXT: held}, config))
     wanted = {"what": "group", "group": "overall", "weights": "pretrained", "positions": "all", "predictor": "linear"}
     (exact,), (near,) = found(rows, **wanted), found(half, **wanted)
     assert near["r2"] == pytest.approx(exact["r2"], abs=0.05)
@@ -274,7 +280,7 @@ def test_a_gpu_finds_the_same(done):
     _, train, held, rows = done
     loaded = lively()
     loaded.model.to("cuda")
-    there = list(redundancy.run(loaded, train, held, CONFIG, device="cuda"))
+    there = list(redundancy.run(loaded, train, {TEXT: held}, CONFIG, device="cuda"))
     assert len(there) == len(rows)
     for a, b in zip(rows, there, strict=True):
         if a["what"] in ("layer", "loss", "one layer") and a.get("weights") != "random":
@@ -290,7 +296,7 @@ def test_a_real_small_model_is_probed_whole():
     stories = loaded.model.generate(torch.ones(160, 1, dtype=torch.long), max_new_tokens=127, do_sample=True)
     train, held = (Windows(some, torch.arange(len(some))) for some in (stories[:120], stories[120:]))
     config = RedundancyConfig(control_tokens=5000, draws=100)
-    rows = list(redundancy.run(loaded, train, held, config))
+    rows = list(redundancy.run(loaded, train, {TEXT: held}, config))
     wanted = {"what": "group", "group": "overall", "weights": "pretrained", "positions": "later"}
     r2 = {row["predictor"]: row["r2"] for row in found(rows, **wanted)}
     assert set(r2) == set(probes.LADDER) - {"descent"}

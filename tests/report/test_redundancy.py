@@ -26,7 +26,7 @@ def layers(predictor, *costs, order="best first"):
 
 
 def rows(*, linear, mean=((0.5,),), r2=0.4, **bounds):
-    about = {"what": "about", "model": "some"}
+    about = {"what": "about", "text": "held.txt", "model": "some"}
     groups = [group(r2=r2, **bounds), group(predictor="mean", printed=0.3), group("random", r2=0.81)]
     return [about, *groups, *layers("linear", *linear), *layers("mean", *mean)]
 

@@ -51,7 +51,7 @@ def run(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
     )
     rows: list[Row] = []
-    parts: tuple[Windows, Windows] | None = None  # the same at every step
+    parts: tuple[Windows, dict[str, Windows]] | None = None  # the same at every step
     for step in [None] if at is None else numbers("--at", at):
         with _room(device, f"to hold {model}; use --device cpu, or a smaller model"):
             loaded = load(model, step=step, device=device)
@@ -66,7 +66,7 @@ def run(
             console.print(f"step {step:,}")
         with _room(device, "for this; use a smaller --batch or --window"):
             found = [
-                _about(loaded, train, held),
+                *(_about(loaded, train, name, windows) for name, windows in held.items()),
                 *redundancy.run(loaded, train, held, config, device=device, say=console.print),
             ]
         rows += found if step is None else [{**row, "step": step} for row in found]
@@ -75,11 +75,12 @@ def run(
     results.write(out / "redundancy.json", name=name, rows=rows, seeds=[seed], machine=machine(device))
     with replacing(out / "report.html") as temporary:
         temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
-    heads, lines = (
-        report.over_training(rows) if at is not None else (report.HEADS, report.groups(rows, intervals=False))
-    )
-    console.print(_table(heads, lines))
-    console.print(report.verdict(report.last(rows)), soft_wrap=True)
+    for mine in report.by_text(rows).values():
+        heads, lines = (
+            report.over_training(mine) if at is not None else (report.HEADS, report.groups(mine, intervals=False))
+        )
+        console.print(_table(heads, lines))
+        console.print(report.verdict(report.last(mine)), soft_wrap=True)
     console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
 
 
@@ -95,9 +96,10 @@ def _room(device: str, way: str) -> Iterator[None]:
         raise
 
 
-def _about(loaded: Pretrained, train: Windows, held: Windows) -> Row:
+def _about(loaded: Pretrained, train: Windows, text: str, held: Windows) -> Row:
     return {
         "what": "about",
+        "text": text,
         "model": loaded.name,
         "note": loaded.note,
         "window": held.tokens.shape[1],
@@ -111,18 +113,21 @@ def _about(loaded: Pretrained, train: Windows, held: Windows) -> Row:
 
 def _parts(
     loaded: Pretrained, text: Sequence[Path], judged: Sequence[Path], length: int, train: int, held: int, seed: int
-) -> tuple[Windows, Windows]:
-    """Windows to learn from, and others to judge on: of other files, or of the ends of the same ones."""
+) -> tuple[Windows, dict[str, Windows]]:
+    """Windows to learn from, and others to judge on: those of each other file, or of the ends of the same ones."""
     given = [document for path in text for document in documents(path)]
     if judged:
         if both := sorted({path.resolve() for path in text} & {path.resolve() for path in judged}):
             raise ValueError(f"{both[0].name} cannot both be learned from and judged on")
-        others = [document for path in judged for document in documents(path)]
+        others = {path.name: documents(path) for path in judged}
+        if len(others) < len(judged):
+            raise ValueError("two files to judge on have the same name; results are told apart by it")
     else:
-        given, others = _ends(given)
-    return tuple(  # type: ignore[return-value]
-        windows(some, loaded.tokenizer, length, most, seed) for some, most in ((given, train), (others, held))
-    )
+        given, ends = _ends(given)
+        others = {f"the end of {', '.join(path.name for path in text)}": ends}
+    return windows(given, loaded.tokenizer, length, train, seed), {
+        name: windows(some, loaded.tokenizer, length, held, seed) for name, some in others.items()
+    }
 
 
 def _ends(given: Sequence[Document]) -> tuple[list[Document], list[Document]]:

@@ -56,23 +56,45 @@ class RedundancyConfig(StrictConfig):
 def run(
     loaded: Pretrained,
     train: Windows,
-    held: Windows,
+    judged: Mapping[str, Windows],
     config: RedundancyConfig,
     *,
     device: torch.device | str = "cpu",
     say: Say = lambda text: None,
 ) -> Iterator[Row]:
-    """Rows of results: of each layer, head and group of layers; of losses with attention replaced; and of copying."""
+    """Rows of results for each text that is judged on, by name; probes learn once for all of them."""
     found = sites.find(loaded.model)
     say(f"learning to predict {len(found)} layers from {train.tokens.numel():,} tokens")
     learned = probes.fit(loaded.model, found, train, config.probe, device)
-    say(f"judging on {held.tokens.numel():,} tokens")
+    control = None
+    if config.control_tokens:
+        say("the same with random weights")
+        control = _control(loaded, train, config, device)
+    for text, held in judged.items():
+        say(f"judging on {text}")
+        rows = _judged(loaded, found, learned, control, held, config, device, say)
+        yield from ({**row, "text": text} for row in rows)
+
+
+def _judged(
+    loaded: Pretrained,
+    found: Sequence[Site],
+    learned: Probes,
+    control: tuple[Any, Sequence[Site], Probes] | None,
+    held: Windows,
+    config: RedundancyConfig,
+    device: torch.device | str,
+    say: Say,
+) -> Iterator[Row]:
+    """Of each layer, head and group of layers; of losses with attention replaced; and of copying."""
     batch = config.probe.batch
     judged = measures.judge(loaded.model, found, learned, held, batch=batch, device=device)
     yield from _rows(judged, found, learned, "pretrained", config.draws)
-    if config.control_tokens:
-        say("the same with random weights")
-        yield from _control(loaded, train, held, config, device)
+    if control is not None:
+        fresh, its, known = control
+        some = held.some(config.control_tokens, config.probe.seed)
+        random = measures.judge(fresh, its, known, some, batch=batch, device=device)
+        yield from _rows(random, its, known, "random", config.draws)
     tested = held.some(config.tested_tokens, config.probe.seed)
     say(f"losses with attention replaced, on {tested.tokens.numel():,} tokens")
     names = [name for name in (MEAN, LINEAR, ADAPTER) if name in judged.names]
@@ -89,16 +111,14 @@ def run(
 
 
 def _control(
-    loaded: Pretrained, train: Windows, held: Windows, config: RedundancyConfig, device: torch.device | str
-) -> Iterator[Row]:
+    loaded: Pretrained, train: Windows, config: RedundancyConfig, device: torch.device | str
+) -> tuple[Any, Sequence[Site], Probes]:
+    """The model with random weights, and what probes learn of it."""
     torch.manual_seed(config.probe.seed)
     fresh = loaded.fresh()
     found = sites.find(fresh)
     part = ProbeConfig.from_dict({**config.probe.to_dict(), "rank": 0, "steps": 0})
-    few, some = (windows.some(config.control_tokens, part.seed) for windows in (train, held))
-    learned = probes.fit(fresh, found, few, part, device)
-    judged = measures.judge(fresh, found, learned, some, batch=part.batch, device=device)
-    yield from _rows(judged, found, learned, "random", config.draws)
+    return fresh, found, probes.fit(fresh, found, train.some(config.control_tokens, part.seed), part, device)
 
 
 def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, draws: int) -> Iterator[Row]:

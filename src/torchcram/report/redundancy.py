@@ -47,6 +47,14 @@ def groups(rows: Sequence[Row], *, intervals: bool = True) -> list[list[str]]:
     return lines
 
 
+def by_text(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Those of each text that was judged on."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["text"], []).append(row)
+    return found
+
+
 def last(rows: Sequence[Row]) -> list[Row]:
     """Those of the last step, if there are several."""
     step = max((row["step"] for row in rows if row.get("step") is not None), default=None)
@@ -81,7 +89,8 @@ def over_training(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]
 
 def verdict(rows: Sequence[Row]) -> str:
     """What it comes to, in plain words."""
-    name = next((row["model"] for row in rows if row["what"] == "about"), "the model")
+    about: Row = next((row for row in rows if row["what"] == "about"), {"model": "the model", "text": "this text"})
+    name = about["model"]
     linear, mean = (_pick(rows, "group", group="overall", predictor=key) for key in ("linear", "mean"))
     growing = _growing(rows, "linear")
     if linear is None or linear["r2"] is None or mean is None or not growing:
@@ -97,8 +106,8 @@ def verdict(rows: Sequence[Row]) -> str:
         least = f"even in {growing[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
     sure = "" if whole["cost_low"] is not None else " These documents are too few to tell how sure the costs are."
     return (
-        f"{name}, on this text: a linear map of what goes into attention tells {share} of the variance of what comes "
-        f"out; the paper's R is {plain(linear['printed'])}, and that of the mean alone {plain(mean['printed'])}. "
+        f"{name}, on {about['text']}: a linear map of what goes into attention tells {share} of the variance of what "
+        f"comes out; the paper's R is {plain(linear['printed'])}, and that of the mean alone {plain(mean['printed'])}. "
         f"Instead of attention {least}; in all layers, {_between(whole, 'cost')} nats a token.{sure}"
     )
 
@@ -114,8 +123,16 @@ def _cheap(growing: Sequence[Row]) -> int:
 
 
 def page(data: Row) -> str:
-    """One self-contained HTML page."""
-    every: Sequence[Row] = data["rows"]
+    """One self-contained HTML page, a part for each text."""
+    texts = by_text(data["rows"])
+    body = [part for every in texts.values() for part in _part(every)]
+    made = section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>")
+    name = next(row["model"] for row in data["rows"] if row["what"] == "about")
+    return document(f"{name}: torchcram probe", [*body, made], style=_STYLE)
+
+
+def _part(every: Sequence[Row]) -> list[str]:
+    """What was found on one text."""
     rows = last(every)
     about = next(row for row in rows if row["what"] == "about")
     noted = f"; {about['note']}" if about["note"] else ""
@@ -123,7 +140,7 @@ def page(data: Row) -> str:
         f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens, judged on "
         f"{about['eval_tokens']:,} of {about['documents']} documents, windows of {about['window']:,}."
     )
-    body = [
+    return [
         f'<header><p class="kicker">torchcram probe</p><h1>{escape(verdict(rows))}</h1>'
         f'<p class="lead">{escape(lead)}</p></header>',
         section(
@@ -165,9 +182,7 @@ def page(data: Row) -> str:
             "second. 95 % over sequences. Where the loss is not below a guess's, no copying was seen here.",
             _copies(rows),
         ),
-        section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>"),
     ]
-    return document(f"{about['model']}: torchcram probe", body, style=_STYLE)
 
 
 _STYLE = """
