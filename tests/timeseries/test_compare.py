@@ -1,6 +1,7 @@
 """Comparisons: the same samples for all, intervals, paired differences, and warnings where scores mean nothing."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,25 @@ def test_every_kind_of_model_is_judged_alike(model):
         assert found[0].row["auroc"] == 0.5
     if model == "trees":
         assert found[0].row["auroc"] > 0.9
+
+
+@pytest.mark.parametrize("model", ["gru-d", "mtand", "transformer", "cram"])
+def test_a_context_and_the_order_alone_are_for_every_network(model):
+    data = made.labels(30, 24)
+    data["time"] = np.cumsum(np.random.default_rng(0).random((30, 24)) + 0.1, axis=1)
+    series = as_series(data, per_step=True)
+    split = Split(train=series.take(range(20)), val=series.take(range(20, 25)), test=series.take(range(25, 30)))
+    found = [
+        next(compare.judge(model, split, settings={**FEW, "context": 8, "times": times})).probabilities
+        for times in ("order", "real")
+    ]
+    assert [each.shape for each in found] == [(5 * 24, 2)] * 2
+    assert not np.array_equal(*found)
+    one = compare._one(model, split, {**FEW, "context": 8, "times": "order"}, "cpu", 0)
+    stretched = replace(split.test, times=split.test.times**2)
+    np.testing.assert_array_equal(one.predict_proba(stretched), found[0])
+    if model == "mtand":
+        assert one.network.span == 7  # of what is seen at once
 
 
 def test_validation_chooses_what_is_tried_and_more_members_are_like_the_best(monkeypatch):

@@ -315,3 +315,44 @@ def test_it_learns_on_a_gpu():
     classifier = CramClassifier(device="cuda", **settings, bf16=True).fit(data)
     assert classifier.score(test) >= 0.85
     assert classifier.explain({"X": data["X"][:1]})
+
+
+def test_a_labeller_with_a_context_that_is_told_the_order_alone(tmp_path):
+    data = made.labels(20, 24)
+    rng = np.random.default_rng(0)
+    data["time"] = np.cumsum(rng.random((20, 24)) + 0.1, axis=1)
+    labeller = CramLabeller(**QUICK, epochs=12, context=8, times="order", acquire=0.1, ramp=0.1).fit(data)
+    said = labeller.predict_proba(data)
+    assert labeller.score(data) > 0.8
+    np.testing.assert_array_equal(labeller.predict_proba({"X": data["X"], "time": data["time"] ** 2}), said)
+    labeller.save(tmp_path)
+    again = CramLabeller.load(tmp_path, device="cpu")
+    assert (again.config.fit.context, again.config.fit.times) == (8, "order")
+    np.testing.assert_array_equal(again.predict_proba(data), said)
+    real = CramLabeller(**QUICK, epochs=1, context=8).fit(data)
+    moved = real.predict_proba({"X": data["X"], "time": data["time"] ** 2})
+    assert not np.array_equal(moved, real.predict_proba(data))
+
+
+def test_an_explanation_follows_the_pieces_of_a_context():
+    data = made.labels(20, 24)
+    labeller = CramLabeller(**QUICK, epochs=1, context=8, times="order", price=0.0).fit(data)
+    one = {"X": data["X"][:1], "time": np.arange(24.0)[None] * 3}
+    labeller.predict_proba(one)
+    told = labeller.explain(one)
+    assert [each.time for each in told] == (np.arange(24) * 3.0).tolist()
+    reads = sum(action == "read" for each in told for action in each.actions)
+    assert reads > 0
+    # Every read of a token that has some before it goes to these.
+    first = sum(action == "read" for action in told[0].actions)
+    assert sum(each.looked_at for each in told) == pytest.approx(reads - first, rel=1e-4)
+    assert told[-1].looked_at == 0
+    short = CramLabeller(**QUICK, epochs=1, context=64, seed=1).fit(data)
+    assert len(short.explain(one)) == 24
+
+
+def test_a_classifier_sees_the_whole_sample_whatever_the_context():
+    data = made.classes(40)
+    plain = CramClassifier(**QUICK, epochs=1).fit(data)
+    bounded = CramClassifier(**QUICK, epochs=1, context=4).fit(data)
+    np.testing.assert_array_equal(plain.predict_proba(data), bounded.predict_proba(data))

@@ -208,3 +208,39 @@ def test_bfloat16_runs():
     series = as_series(made.classes(20))
     (epoch,) = Fitting(cram(series), series, series, FitConfig(epochs=1, bf16=True)).run()
     assert np.isfinite(epoch.val_loss)
+
+
+def test_a_label_rests_on_no_more_than_its_context(monkeypatch):
+    data = made.labels(4, 30)
+    series = as_series(data, per_step=True)
+    network = cram(series, features="summaries")
+    fit = Fitting(network, series, series, FitConfig(epochs=2, batch=4, context=8))
+    seen = []
+    forward = network.forward
+    monkeypatch.setattr(
+        network, "forward", lambda batch, *rest, **more: (seen.append(batch), forward(batch, *rest, **more))[1]
+    )
+    epochs = list(fit.run())
+    assert all(batch.values.shape[1] <= 8 for batch in seen)
+    assert all(batch.summaries is None and bool((batch.times[:, 0] == 0).all()) for batch in seen)
+    monkeypatch.undo()
+    said, ledger = fitting.predict(network, series, context=8)
+    kept = [epoch.val_loss for epoch in epochs if epoch.best][-1]
+    assert fitting.log_loss(series.labels, said) == pytest.approx(kept)
+    assert ledger.positions > len(series.times)  # those that pieces share are executed twice
+
+    changed = {"X": data["X"].copy(), "y": data["y"]}
+    changed["X"][:, 0] += 5
+    other, _ = fitting.predict(network, as_series(changed, per_step=True), context=8)
+    differs = (np.abs(said - other).max(1) > 1e-9).reshape(4, 30).any(0)
+    assert differs[:4].all()
+    assert not differs[8:].any()
+    whole, _ = fitting.predict(network, as_series(changed, per_step=True))
+    assert np.abs(whole - fitting.predict(network, series)[0]).reshape(4, 30, 2)[:, 8:].max() > 1e-9
+
+
+def test_a_context_of_one_or_other_times_are_refused():
+    with pytest.raises(ValueError, match="context = 1 is not possible"):
+        FitConfig(context=1)
+    with pytest.raises(ValueError, match="times = 'index' is not possible; allowed: 'real' or 'order'"):
+        FitConfig(times="index")

@@ -179,3 +179,14 @@ def test_series_are_frozen():
     with pytest.raises(AttributeError):
         three().times = None
     assert isinstance(three(), Series)
+
+
+def test_by_order_forgets_when_things_were_measured():
+    made = [
+        Sample(id=0, times=[3.0, 7.5, 8.0], values=[[1], [2], [3]], label=0),
+        Sample(id=1, times=[100.0], values=[[4]], label=1),
+    ]
+    series = assemble(made, channels=["a"], classes=["no", "yes"])
+    assert series.by_order().times.tolist() == [0, 1, 2, 0]
+    assert series.by_order().times.dtype == series.times.dtype
+    assert series.times.tolist() == [3, 7.5, 8, 100]

@@ -2,7 +2,8 @@
 
 from torchcram.timeseries.arrays import as_series, from_aeon, from_triplets
 from torchcram.timeseries.datasets import DATASETS, split
-from torchcram.timeseries.estimators import CramClassifier, CramLabeller, Explained
+from torchcram.timeseries.estimators import CramClassifier, CramLabeller
+from torchcram.timeseries.explaining import Explained
 from torchcram.timeseries.series import UNKNOWN, Series, Split
 
 __all__ = [

@@ -28,6 +28,7 @@ from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
 from torchcram.timeseries.settings import SETTINGS
+from torchcram.timeseries.windows import overlapping
 
 TABULAR = ("majority", "logistic", "trees")
 _RIVALS: Mapping[str, Any] = {"gru-d": GruD, "mtand": Mtand}
@@ -282,8 +283,11 @@ class _Rival:
         self.name, self.device = name, device
 
     def fit(self, train: Series, val: Series) -> _Rival:
+        train, val = (part.by_order() if self.config.times == "order" else part for part in (train, val))
         self.scaling, self.unit = Scaling.fit(train), usual_gap(train)
-        spans = (train.times[train.offsets[1:] - 1] - train.times[train.offsets[:-1]]) / self.unit
+        context = self.config.context if train.per_step else None
+        seen = train if context is None else overlapping(train, context)[0]
+        spans = (seen.times[seen.offsets[1:] - 1] - seen.times[seen.offsets[:-1]]) / self.unit
         torch.manual_seed(self.config.seed)
         self.network: nn.Module = _RIVALS[self.name](
             channels=len(train.channels),
@@ -299,8 +303,9 @@ class _Rival:
         return self
 
     def predict_proba(self, series: Series) -> Array:
-        scaled = self.scaling.apply(series)
-        return predict(self.network, scaled, unit=self.unit, device=self.device, bf16=self.config.bf16)[0]
+        c, scaled = self.config, self.scaling.apply(series)
+        scaled = scaled.by_order() if c.times == "order" else scaled
+        return predict(self.network, scaled, unit=self.unit, device=self.device, context=c.context, bf16=c.bf16)[0]
 
 
 def _groups(series: Series) -> Array:

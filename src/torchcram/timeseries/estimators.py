@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,14 +21,15 @@ from safetensors.torch import load_file, save_file
 
 from torchcram.files import replacing
 from torchcram.ledger import Ledger
-from torchcram.memory import EPISODIC, SEMANTIC, BlockState, RoutingPolicy
+from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram
 from torchcram.strict import reject
 from torchcram.timeseries.arrays import Placed, as_series, class_names, gathered, placed
-from torchcram.timeseries.batches import pad, usual_gap
+from torchcram.timeseries.batches import usual_gap
+from torchcram.timeseries.explaining import Explained, explain
 from torchcram.timeseries.fitting import Epoch, Fitting, predict
 from torchcram.timeseries.metrics import accuracy
-from torchcram.timeseries.network import Layout, Network, NetworkConfig
+from torchcram.timeseries.network import Network, NetworkConfig
 from torchcram.timeseries.parts import alike, parted, same_names
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series
@@ -37,19 +38,6 @@ from torchcram.timeseries.settings import EstimatorConfig, configure
 VERSION = 1
 _FORMAT = "torchcram-estimator"
 _CONFIG, _SCALING = "estimator.json", "scaling.safetensors"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """What a model did at one token of a sample: a time stamp, or with `layout="events"` a single measurement."""
-
-    time: float
-    measured: dict[str, float]
-    """Channels and their values, as they were given."""
-    actions: list[str]
-    """Of each layer: `read`, `recalled` or `ignored` (neither)."""
-    looked_at: float
-    """How much of the reads of later tokens went here, over all layers, the mean over heads: 1 is a whole read."""
 
 
 class _Estimator:
@@ -98,6 +86,7 @@ class _Estimator:
             pair = val if isinstance(val, tuple) else (val, None)
             other = pair[0] if isinstance(pair[0], Series) else self._placed(gathered(*pair), names).series
             alike(series, other, "validation")
+        series, other = self._timed(series), self._timed(other)
         scaling, unit = Scaling.fit(series), usual_gap(series)
         shape = {"channels": len(series.channels), "statics": len(series.static_names), "classes": len(series.classes)}
         config = NetworkConfig.from_dict({**shape, "per_step": self.per_step, **self.config.network}).with_model(
@@ -160,26 +149,14 @@ class _Estimator:
         series, _ = self._seen(sample)
         if len(series) != 1:
             raise ValueError(f"explain is for one sample; there are {len(series)}")
-        batch = pad(fitted.scaling.apply(series), np.arange(1), unit=fitted.unit, device=self.device)
-        with torch.no_grad():
-            out = fitted.networks[0](batch, keep_state=True).out
-        times, measured = _tokens(series, fitted.networks[0].config.layout, fitted.channels)
-        looked_at = np.zeros(len(times))
-        for layer in out.state.layers:
-            if isinstance(layer, BlockState) and layer.episodic is not None:
-                there = layer.episodic.position[0] >= 0
-                at = layer.episodic.position[0, there].cpu().numpy()
-                np.add.at(looked_at, at, layer.episodic.mass[0, there].double().cpu().numpy())
-        words = {EPISODIC: "read", SEMANTIC: "recalled"}
-        return [
-            Explained(
-                time=float(times[token]),
-                measured=measured[token],
-                actions=[words.get(int(action), "ignored") for action in out.routing[0, token]],
-                looked_at=float(looked_at[token]),
-            )
-            for token in range(len(times))
-        ]
+        return explain(
+            fitted.networks[0],
+            fitted.scaling.apply(self._timed(series)),
+            replace(series, channels=tuple(fitted.channels)),
+            unit=fitted.unit,
+            device=self.device,
+            context=self.config.fit.context if self.per_step else None,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a folder."""
@@ -290,20 +267,30 @@ class _Estimator:
     def _said(self, series: Series, reads: str) -> Array:
         """Probabilities [S, K] or [T, K]."""
         fitted = self._ready()
-        scaled = fitted.scaling.apply(series)
+        scaled = fitted.scaling.apply(self._timed(series))
         policy = None if reads == "routed" else RoutingPolicy(reads=reads)  # type: ignore[arg-type]
         said, ledger = [], None
         for network in fitted.networks:
             if policy is not None and not isinstance(network.model, Cram):
                 reject("reads", reads, "'routed' for a model that has no other way")
             found, executed = predict(
-                network, scaled, unit=fitted.unit, device=self.device, policy=policy, bf16=self.config.fit.bf16
+                network,
+                scaled,
+                unit=fitted.unit,
+                device=self.device,
+                policy=policy,
+                context=self.config.fit.context,
+                bf16=self.config.fit.bf16,
             )
             said.append(found)
             if executed is not None:
                 ledger = executed if ledger is None else ledger + executed
         self.ledger = ledger
         return np.asarray(np.mean(said, axis=0))
+
+    def _timed(self, series: Series) -> Series:
+        """With the times that a network is told."""
+        return series.by_order() if self.config.fit.times == "order" else series
 
     def _ready(self) -> _Fitted:
         if self._fitted is None:
@@ -351,19 +338,6 @@ def _sorted_out(one: Any, other: Any) -> tuple[Any, Any]:
     if len(sets) > 1 or len(labels) > 1:
         raise ValueError("fit takes (train, val), (X, y) or (X, y, val)")
     return (sets[0] if sets else None), (labels[0] if labels else None)
-
-
-def _tokens(series: Series, layout: Layout, channels: Sequence[str]) -> tuple[Array, list[dict[str, float]]]:
-    """When each token of a sample is, and what was measured then."""
-    if layout == "events":
-        events = series.events()
-        pairs = zip(events.channel, events.value, strict=True)
-        return events.times, [{channels[channel]: float(value)} for channel, value in pairs]
-    measured = [
-        {name: float(value) for name, value in zip(channels, row, strict=True) if not np.isnan(value)}
-        for row in series.values
-    ]
-    return series.times, measured
 
 
 @contextmanager

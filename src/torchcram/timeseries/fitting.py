@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,16 +17,19 @@ from torchcram.config import CramConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.ledger import Ledger
 from torchcram.memory import RoutingPolicy
-from torchcram.strict import StrictConfig, check_flag, check_integer, check_number, reject
+from torchcram.strict import StrictConfig, check_choice, check_flag, check_integer, check_number, reject
 from torchcram.timeseries.batches import Batch, in_order, pad, shuffled
 from torchcram.timeseries.metrics import log_loss
 from torchcram.timeseries.network import HEAD
 from torchcram.timeseries.series import UNKNOWN, Array, Series
 from torchcram.timeseries.summaries import of_whole
+from torchcram.timeseries.windows import overlapping
 from torchcram.training import optimizer
 from torchcram.training.config import OptimizerConfig
 from torchcram.training.evaluate import evaluating
 from torchcram.training.loop import EARLY
+
+Times = Literal["real", "order"]
 
 _EPOCHS, _STEPS = 10, 600  # at least, where nothing is said
 _CHECK = 20  # steps between checks, at least
@@ -60,13 +63,20 @@ class FitConfig(StrictConfig):
     """The most a read may cost, in nats."""
     window: int = 512
     """Longer samples with a label a time stamp are cut to so many for training."""
+    context: int | None = None
+    """A time stamp's label is told from so many time stamps at most, itself among them, and from half as many or more
+    where a sample has them; None: from all so far."""
+    times: Times = "real"
+    """`real`; or `order`: a network is not told when things were measured, only in which order."""
     seed: int = 0
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("patience", 1), ("batch", 1), ("positions", 1), ("window", 2), ("seed", 0)):
-            if name != "epochs" or self.epochs is not None:
-                check_integer(name, getattr(self, name), least)
+        least = {"epochs": 1, "patience": 1, "batch": 1, "positions": 1, "window": 2, "context": 2, "seed": 0}
+        for name, lowest in least.items():
+            if name not in ("epochs", "context") or getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), lowest)
+        check_choice("times", self.times, Times)
         check_number("rate", self.rate, 0, open_low=True)
         check_number("decay", self.decay, 0)
         check_number("balance", self.balance, 0, 1)
@@ -121,7 +131,8 @@ class Fitting:
         self.rng = np.random.default_rng(config.seed)
         self.train, self.val = labelled(train), labelled(val)
         self.weights = _weights(train, config.balance)
-        pieces = _pieces(self.train, config.window, 1)
+        self.window = min(config.window, config.context or config.window)
+        pieces = self._pieces(1)
         self.batch = max(1, min(config.batch, round(config.positions / float(pieces.series.lengths.mean()))))
         each = math.ceil(len(pieces.series) / self.batch)
         self.epochs = config.epochs if config.epochs is not None else max(_EPOCHS, math.ceil(_STEPS / each))
@@ -145,7 +156,7 @@ class Fitting:
         self._checked = self.val.take(np.sort(some[: max(1, int(count))]))
         self._counts = torch.from_numpy(self.weights).float().to(self.device)
         cut = len(pieces.series) > len(self.train)
-        wanted = getattr(getattr(network, "config", None), "features", None) == "summaries"
+        wanted = getattr(getattr(network, "config", None), "features", None) == "summaries" and config.context is None
         self._summaries = of_whole(self.train, unit).to(self.device) if cut and wanted else None
         """[T, C · features], where samples are cut: a piece does not know what came before it."""
 
@@ -154,7 +165,7 @@ class Fitting:
         c, begun = self.config, time.perf_counter()
         kept, least, since = None, math.inf, 0
         for number in range(self.epochs):
-            pieces = _pieces(self.train, c.window, int(self.rng.integers(c.window)) if number else 0)
+            pieces = self._pieces(int(self.rng.integers(self.window)) if number else 0)
             batches = shuffled(pieces.series.lengths, self.batch, self.rng)
             losses = [self._step(pieces, samples) for samples in batches]
             val_loss, ledger = self._loss_of(self.val)
@@ -207,6 +218,13 @@ class Fitting:
             self.consolidator.release()
         return float(loss.detach())
 
+    def _pieces(self, phase: int) -> _Pieces:
+        pieces = _pieces(self.train, self.window, phase)
+        if self.config.context is None:
+            return pieces
+        # What came before a piece is not known where it is predicted either, not even how long ago it began.
+        return pieces._replace(begins=pieces.series.times[pieces.series.offsets[:-1]])
+
     def _told(self, begin: Array, mask: Tensor) -> Tensor:
         """[B, N, C · features]: summaries of what came before a piece as well."""
         assert self._summaries is not None
@@ -222,7 +240,13 @@ class Fitting:
     def _loss_of(self, series: Series, policy: RoutingPolicy | None = None) -> tuple[float, Ledger | None]:
         """The same of a whole series, and what was executed."""
         probabilities, ledger = predict(
-            self.network, series, unit=self.unit, device=self.device, policy=policy, bf16=self.config.bf16
+            self.network,
+            series,
+            unit=self.unit,
+            device=self.device,
+            policy=policy,
+            context=self.config.context,
+            bf16=self.config.bf16,
         )
         known = series.labels != UNKNOWN
         return log_loss(series.labels[known], probabilities[known], self.weights), ledger
@@ -235,11 +259,19 @@ def predict(
     unit: float = 1.0,
     device: torch.device | str = "cpu",
     policy: RoutingPolicy | None = None,
+    context: int | None = None,
     bf16: bool = False,
 ) -> tuple[Array, Ledger | None]:
-    """Probabilities [S, K], or [T, K] for an answer a time stamp; and what was executed, of a model that counts it."""
-    found: list[tuple[Array, Array]] = []
-    ledger: Ledger | None = None
+    """Probabilities [S, K], or [T, K] for an answer a time stamp; and what was executed, of a model that counts it.
+
+    context: see `FitConfig`.
+    """
+    if context is not None and series.per_step and int(series.lengths.max()) > context:
+        pieces, new = overlapping(series, context)
+        found, ledger = predict(network, pieces, unit=unit, device=device, policy=policy, bf16=bf16)
+        return found[new], ledger
+    parts: list[tuple[Array, Array]] = []
+    ledger = None
     with evaluating(network), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
         for samples in in_order(series.lengths, _AT_ONCE):
             batch = pad(series, samples, unit=unit, device=device)
@@ -247,14 +279,14 @@ def predict(
             share = torch.softmax(logits.double(), dim=-1)
             if share.dim() == 3:
                 rows = np.concatenate([np.arange(*_bounds(series, sample)) for sample in samples])
-                found.append((rows, share[batch.mask].cpu().numpy()))
+                parts.append((rows, share[batch.mask].cpu().numpy()))
             else:
-                found.append((samples, share.cpu().numpy()))
+                parts.append((samples, share.cpu().numpy()))
             if out is not None:
                 ledger = out.ledger() if ledger is None else ledger + out.ledger()
-    places = np.concatenate([place for place, _ in found])
-    probabilities = np.empty((len(places), found[0][1].shape[1]))
-    probabilities[places] = np.concatenate([share for _, share in found])
+    places = np.concatenate([place for place, _ in parts])
+    probabilities = np.empty((len(places), parts[0][1].shape[1]))
+    probabilities[places] = np.concatenate([share for _, share in parts])
     return probabilities, ledger
 
 

@@ -98,6 +98,12 @@ class Series:
         """The samples of these groups, in the order they are in."""
         return self.take(np.flatnonzero(np.isin(self.groups, np.asarray(groups))))
 
+    def by_order(self) -> Series:
+        """The same without when things were measured: the times of each sample are 0, 1, 2, …"""
+        return replace(
+            self, times=np.arange(len(self.times)) - np.repeat(self.offsets[:-1], self.lengths).astype(float)
+        )
+
     def events(self) -> Events:
         """Every measurement by itself, in the order of time, then of channels."""
         measured = ~np.isnan(self.values)

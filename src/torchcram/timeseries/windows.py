@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from torchcram.strict import check_integer
-from torchcram.timeseries.series import Series
+from torchcram.timeseries.series import Array, Series
 
 
 def windows(series: Series, length: int = 50, step: int = 25, *, rest: bool = False) -> Series:
@@ -19,15 +19,40 @@ def windows(series: Series, length: int = 50, step: int = 25, *, rest: bool = Fa
     """
     check_integer("length", length, 1)
     check_integer("step", step, 1)
+    cuts = _cuts(series, length, step, rest=rest)
+    if not len(cuts):
+        raise ValueError(f"no sample has {length} time stamps; the longest has {series.lengths.max(initial=0)}")
+    return _cut(series, cuts)
+
+
+def overlapping(series: Series, length: int) -> tuple[Series, Array]:
+    """Windows that overlap by half; and which of their time stamps no window before holds: each of a sample's once.
+
+    So a time stamp is seen with those before it, `length` at most with itself, and half as many at least where a sample
+    has them.
+    """
+    check_integer("length", length, 2)
+    cuts = _cuts(series, length, length - length // 2, rest=True)
+    _, start, stop = cuts.T
+    held = np.where(start == 0, 0, length // 2)
+    size = stop - start
+    place = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    return _cut(series, cuts), place >= np.repeat(held, size)
+
+
+def _cuts(series: Series, length: int, step: int, *, rest: bool) -> Array:
+    """[windows, 3]: of which sample, from which of its time stamps, up to which."""
     cuts = [
         (sample, start, min(start + length, rows))
         for sample, rows in enumerate(series.lengths.tolist())
         for start in range(0, rows if rest else rows - length + 1, step)
         if start == 0 or start - step + length < rows  # else the window before holds all that is left
     ]
-    if not cuts:
-        raise ValueError(f"no sample has {length} time stamps; the longest has {series.lengths.max(initial=0)}")
-    sample, start, stop = np.asarray(cuts).T
+    return np.asarray(cuts, dtype=np.int64).reshape(-1, 3)
+
+
+def _cut(series: Series, cuts: Array) -> Series:
+    sample, start, stop = cuts.T
     first = series.offsets[sample] + start
     rows = np.concatenate([np.arange(a, a + n) for a, n in zip(first, stop - start, strict=True)])
     return replace(
