@@ -282,6 +282,7 @@ class Trainer:
         norms = [
             self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.clip)).to(self.device)
             for parameters in self._clipped
+            if any(parameter.grad is not None for parameter in parameters)  # onlookers do not learn from every step
         ]
         numbers = torch.stack([each.float().double() for each in (self.world.mean(loss.detach().float()), *norms)])
         call = self.lengths.last if self.lengths is not None else None
