@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchcram.bench.rival import fastest_space
 from torchcram.bench.timing import at_best, compare, wait_for
 from torchcram.config import CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
@@ -126,38 +127,42 @@ def run(
     what: str, size: Size, lengths: Sequence[int], device: str, *, against: str = "transformer", repeats: int = 7
 ) -> Iterator[Row]:
     """CRAM against another model at each length: `what` is `train` or `prefill`."""
-    place, training = torch.device(device), what == "train"
-    config = size.cram()
+    with fastest_space(torch.device(device)) as form:
+        for length in lengths:
+            yield _row(what, size, length, torch.device(device), against, form, repeats)
+
+
+def _row(what: str, size: Size, length: int, place: torch.device, against: str, form: str, repeats: int) -> Row:
+    """At one length; form: how state spaces are computed."""
+    training, config = what == "train", size.cram()
     rival = baseline(against, config)
-    for length in lengths:
-        batch = max(1, size.tokens // length)
-        tokens = torch.randint(size.vocabulary, (batch, length), device=place)
-        policies = imposed(size, batch, length, config.layers, place, training=training), RoutingPolicy()
-        pair = [Contender(each, size, place) for each in (config, rival)]
-        ours, theirs = (
-            (each.train if training else each.prefill)(tokens, policy)
-            for each, policy in zip(pair, policies, strict=True)
-        )
-        attention = "ours, in PyTorch"
-        if against == "transformer":
-            attention, theirs = at_best(theirs, place, pair[1].forget)
-        yield compare(
-            what,
-            ours,
-            theirs,
-            against=f"{against}, {attention}",
-            length=length,
-            repeats=repeats,
-            warm_up=WARM_UP if place.type == "cuda" else 1,
-            batch=batch,
-            slots=size.slots,
-            reads=size.reads,
-            audits=size.audit if training else 0.0,
-            bf16=size.bf16,
-            compile=size.compile,
-            parameters=parameters(config),
-            baseline_parameters=parameters(rival),
-        )
+    batch = max(1, size.tokens // length)
+    tokens = torch.randint(size.vocabulary, (batch, length), device=place)
+    policies = imposed(size, batch, length, config.layers, place, training=training), RoutingPolicy()
+    pair = [Contender(each, size, place) for each in (config, rival)]
+    ours, theirs = (
+        (each.train if training else each.prefill)(tokens, policy) for each, policy in zip(pair, policies, strict=True)
+    )
+    told = form
+    if against == "transformer":
+        told, theirs = at_best(theirs, place, pair[1].forget)
+    return compare(
+        what,
+        ours,
+        theirs,
+        against=f"{against}, {told}",
+        length=length,
+        repeats=repeats,
+        warm_up=WARM_UP if place.type == "cuda" else 1,
+        batch=batch,
+        slots=size.slots,
+        reads=size.reads,
+        audits=size.audit if training else 0.0,
+        bf16=size.bf16,
+        compile=size.compile,
+        parameters=parameters(config),
+        baseline_parameters=parameters(rival),
+    )
 
 
 def imposed(size: Size, batch: int, length: int, layers: int, device: torch.device, *, training: bool) -> RoutingPolicy:

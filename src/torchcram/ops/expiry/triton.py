@@ -1,10 +1,15 @@
-"""The buffer as two GPU kernels, for rows that hold one sequence each.
+"""The buffer as GPU kernels, for rows that hold one sequence each.
 
 Events are numbered by rank, best first. At the end of each chunk of positions, the first kernel finds the bar: the rank
 from which on events have been beaten by M others by then. Bars only ever get better, so each event that leaves does so
 in the one chunk at whose end the bar has passed it. Where in the chunk, the second kernel finds by counting those of
 the chunk that beat it.
+
+A bar is found by looking at all events so far. In long rows, bars are found for sections of many chunks first, and what
+they leave is listed: the M best events, and no others, can still be among the M best later on.
 """
+
+from typing import Any
 
 import torch
 import triton
@@ -13,7 +18,8 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
 
-_CHUNK, _LONG = 128, 16_384  # positions of a chunk; twice as many in rows that are longer than this
+_CHUNK, _LONG = 128, 16_384  # positions of a chunk; twice as many, in sections, in rows that are longer than this
+_SECTION = 16  # chunks of a section
 _TILE = 1024  # ranks looked at together
 _FEW = 32  # events that are looked for at a time in what a chunk brings
 _BITS = 8  # of a digit of a rank, by which the bar is narrowed down
@@ -39,16 +45,29 @@ def expire(
     order = worth.argsort(dim=1, descending=True, stable=True)
     ranks = torch.arange(total, dtype=torch.int32, device=order.device).expand_as(order)
     rank = torch.empty_like(ranks, memory_format=torch.contiguous_format).scatter_(1, order, ranks)
-    chunk = _CHUNK if length <= _LONG else 2 * _CHUNK
+    long = length > _LONG
+    chunk = 2 * _CHUNK if long else _CHUNK
     chunks = triton.cdiv(length, chunk)
+    sections = triton.cdiv(chunks, _SECTION) if long else 1
     room = 2 * chunk + max(0, held - slots)
     bars = rank.new_empty(batch, chunks + 1)
+    best, counts = rank.new_empty(batch, sections, slots if long else 1), rank.new_zeros(batch, sections)
     scratch = rank.new_empty(batch, chunks, room, 3)
     expires, admitted = torch.empty_like(order), torch.empty_like(mask)
-    passes = triton.cdiv(max(1, (total - 1).bit_length()), _BITS)
+    looking: dict[str, Any] = {"PASSES": triton.cdiv(max(1, (total - 1).bit_length()), _BITS), "BITS": _BITS}
+    looking |= {"TILE": _TILE, "num_warps": 8}
+    given = held, total, slots
     with on_device(rank):
+        if sections > 1:
+            ends = rank.new_empty(batch, sections + 1)
+            _find_bars[(batch, sections)](
+                rank, best, counts, ends, *given, sections, CHUNK=chunk * _SECTION, SECTION=sections, **looking
+            )
+            _list_best[(batch, sections - 1)](
+                rank, ends, best, counts, *given, sections, SIZE=chunk * _SECTION, TILE=_TILE, num_warps=8
+            )
         _find_bars[(batch, chunks)](
-            rank, bars, held, total, slots, chunks, CHUNK=chunk, PASSES=passes, BITS=_BITS, TILE=_TILE, num_warps=8
+            rank, best, counts, bars, *given, chunks, CHUNK=chunk, SECTION=_SECTION if long else chunks, **looking
         )
         _leave[(batch, chunks)](
             rank,
@@ -82,39 +101,81 @@ def _(
 
 
 @triton.jit
+def _count(RANKS, begin, end, above, shift, BITS: tl.constexpr, TILE: tl.constexpr):
+    """How many of some ranks that begin with the digits `above` have each next digit."""
+    place = tl.arange(0, TILE)
+    counts = tl.zeros((1 << BITS,), tl.int32)
+    for first in range(begin, end, TILE):
+        inside = first + place < end
+        rank = tl.load(RANKS + first + place, mask=inside, other=0)
+        alike = inside & ((rank >> shift >> BITS) == above)
+        counts += tl.histogram((rank >> shift) & ((1 << BITS) - 1), 1 << BITS, mask=alike)
+    return counts
+
+
+@triton.jit
 def _find_bars(
     RANK,
+    BEST,
+    COUNTS,
     BARS,
     held,
     total,
     slots,
     chunks,
     CHUNK: tl.constexpr,
+    SECTION,
     PASSES: tl.constexpr,
     BITS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The bar after a chunk: one more than the M-th smallest rank so far, or `total` while there are fewer than M."""
+    """The bar after a chunk: one more than the M-th smallest rank so far, or `total` while there are fewer than M.
+
+    Of what came before the chunk's section, only the best are looked at, which are listed.
+    """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    section = number // SECTION
+    before = row * tl.cdiv(chunks, SECTION) + section
     RANK += row * total
     BARS += row * (chunks + 1)
+    BEST += before * slots
+    listed = 0
+    begin = 0
+    if section > 0:
+        listed = tl.load(COUNTS + before)
+        begin = held + section * SECTION * CHUNK
     end = tl.minimum(held + (number + 1) * CHUNK, total)
-    every, place = tl.arange(0, 1 << BITS), tl.arange(0, TILE)
+    every = tl.arange(0, 1 << BITS)
     above = 0  # the digits found so far
     which = slots
     for level in tl.static_range(PASSES):
         shift = BITS * (PASSES - 1 - level)
-        counts = tl.zeros((1 << BITS,), tl.int32)
-        for begin in range(0, end, TILE):
-            inside = begin + place < end
-            rank = tl.load(RANK + begin + place, mask=inside, other=0)
-            alike = inside & ((rank >> shift >> BITS) == above)
-            counts += tl.histogram((rank >> shift) & ((1 << BITS) - 1), 1 << BITS, mask=alike)
+        counts = _count(BEST, 0, listed, above, shift, BITS, TILE)
+        counts += _count(RANK, begin, end, above, shift, BITS, TILE)
         digit = tl.sum((tl.cumsum(counts, 0) < which).to(tl.int32), 0)
         which -= tl.sum(tl.where(every < digit, counts, 0), 0)
         above = (above << BITS) + digit
     tl.store(BARS + number + 1, tl.where(end < slots, total, above + 1))
     tl.store(BARS, total, mask=number == 0)
+
+
+@triton.jit
+def _list_best(RANK, ENDS, BEST, COUNTS, held, total, slots, sections, SIZE: tl.constexpr, TILE: tl.constexpr):
+    """The ranks of the M best events before a section, but for the first one, and how many they are."""
+    row, section = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
+    RANK += row * total
+    bar = tl.load(ENDS + row * (sections + 1) + section)
+    BEST += (row * sections + section) * slots
+    place = tl.arange(0, TILE)
+    count = 0
+    end = held + section * SIZE
+    for first in range(0, end, TILE):
+        inside = first + place < end
+        rank = tl.load(RANK + first + place, mask=inside, other=total)
+        good = rank < bar
+        tl.store(BEST + count + tl.cumsum(good.to(tl.int32), 0) - 1, rank, mask=good)
+        count += tl.sum(good.to(tl.int32), 0)
+    tl.store(COUNTS + row * sections + section, count)
 
 
 @triton.jit
