@@ -45,7 +45,7 @@ _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where a
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
-    """What a layer did in one call."""
+    """What a layer did in one call. Gradients go through `x`, `state`, `trial` and `losses` alone."""
 
     x: Tensor
     """[B, N, D]: the residual stream after the layer."""
@@ -302,19 +302,20 @@ class Block(nn.Module):
                 episodic=store.keep(reading) if store is not None and reading is not None else None,
                 index=guidance.consulted.state if self.index and guidance and guidance.consulted else None,
             )
+        # What is only looked at has no gradients: a compiled layer would be given zeros for each of them.
         return BlockOutput(
             x=x,
             state=new_state,
-            decision=decision,
+            decision=decision.detached(),
             quality=quality,
-            reading=reading,
+            reading=reading.detached() if reading is not None else None,
             exact=exact,
             reads=reads,
             audits=audits,
             writes=store.admitted if store is not None else torch.zeros_like(reads),
             guidance=guidance,
-            seen=seen,
-            taps=taps,
+            seen=seen.detach(),
+            taps=taps.detach() if taps is not None else None,
             evidence=store.evidence(guidance, reading, reads) if store is not None and guidance is not None else None,
             trial=trial,
             losses=losses,

@@ -1,5 +1,7 @@
 """Episodic memory: attention over a bounded buffer of written events."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -80,6 +82,14 @@ class Reading(NamedTuple):
     """[B, S + N]: attention each event received in this call."""
     pairs: Tensor
     """[B]: query-event pairs scored."""
+
+    def detached(self) -> Reading:
+        """The same to look at, without gradients."""
+        listed = self.listed
+        if listed is not None:
+            key, value, strength = (x.detach() for x in (listed.key, listed.value, listed.strength))
+            listed = listed._replace(key=key, value=value, strength=strength)
+        return self._replace(listed=listed, value=self.value.detach())
 
 
 class EpisodicMemory(nn.Module):

@@ -150,6 +150,10 @@ class Decision(NamedTuple):
     instead: Tensor
     """[B, N] int64: what each token does or, in a call with trials, would do without its read."""
 
+    def detached(self) -> Decision:
+        """The same to look at, without gradients."""
+        return self._replace(weights=self.weights.detach(), probabilities=self.probabilities.detach())
+
 
 class Router(nn.Module):
     """π = softmax(g(z) + κ (q - q*) · [0, -1, +1]), κ ≥ 0 learned (eq. 7).
