@@ -48,4 +48,4 @@ def test_the_command_writes_a_result_file(tmp_path):
     assert (data["name"], len(data["rows"])) == ("bench-decode", 1)
     found = CliRunner().invoke(app, ["bench", "decode", "--lengths", "8,x", *words])
     assert found.exit_code != 0
-    assert "whole numbers above 0" in found.output
+    assert "whole numbers from 1 on" in found.output

@@ -41,7 +41,7 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
     done = probe(folder, tmp_path / "out", "--judge", str(folder / "two.txt"), "--tested-tokens", "200", "--steps", "1")
     assert done.exit_code == 0, done.output
     assert "small, on two.txt: a linear map of what goes into attention tells" in done.output.replace("\n", " ")
-    assert "These documents are too few to tell how sure the costs are." in done.output.replace("\n", " ")
+    assert "This text is too short to tell how sure the costs are." in done.output.replace("\n", " ")
     data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
     rows = data["rows"]
     kinds = {row["what"] for row in rows}

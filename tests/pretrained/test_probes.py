@@ -75,6 +75,22 @@ def test_a_constant_that_dominates_looks_like_redundancy_as_printed():
     assert float(1 - sums[3] / sums[4]) == pytest.approx(0, abs=1e-6)
 
 
+def test_of_few_documents_passages_are_drawn():
+    owner = np.repeat([3, 5, 9], [50, 30, 20])
+    units = measures.units(owner)
+    assert len(np.unique(units)) == 7 + 4 + 3
+    for unit in np.unique(units):
+        (at,) = np.nonzero(units == unit)
+        assert len(set(owner[at])) == 1, "a passage is of one document"
+        assert len(at) <= 8
+        assert (np.diff(at) == 1).all(), "and its windows come after each other"
+    assert len(np.unique(measures.units(np.zeros(4000)))) == 40
+    many = np.arange(40) // 4
+    assert measures.units(many) is many
+    drawn = measures.draws(owner, 20)
+    assert (drawn[:, :8] == drawn[:, :1]).all()
+
+
 def test_documents_are_drawn_whole(judged):
     *_, scores = judged
     owner = np.arange(40) // 4

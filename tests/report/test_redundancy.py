@@ -48,7 +48,7 @@ def test_a_verdict_counts_layers_by_the_upper_end_of_an_interval():
 def test_a_verdict_says_no_more_than_was_measured():
     told = said(linear=((0.01,), (2.0,)))
     assert "in 2 of 4 layers" in told
-    assert told.endswith("These documents are too few to tell how sure the costs are.")
+    assert told.endswith("This text is too short to tell how sure the costs are.")
     told = said(linear=((0.02, -0.1, 0.5), (2.0, 1.5, 2.5)))
     assert "even in 2 of 4 layers it may cost more than 1 % of the loss; in all" in told
     assert "tells nothing of the variance" in said(linear=((0.01,), (2.0,)), r2=-0.1)

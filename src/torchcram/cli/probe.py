@@ -52,7 +52,7 @@ def run(
     )
     rows: list[Row] = []
     parts: tuple[Windows, dict[str, Windows]] | None = None  # the same at every step
-    for step in [None] if at is None else numbers("--at", at):
+    for step in [None] if at is None else numbers("--at", at, least=0):
         with _room(device, f"to hold {model}; use --device cpu, or a smaller model"):
             loaded = load(model, step=step, device=device)
             if bf16:

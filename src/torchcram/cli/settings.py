@@ -64,11 +64,11 @@ def prepare(device: str, *, tf32: bool = True) -> None:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
-def numbers(option: str, text: str) -> list[int]:
+def numbers(option: str, text: str, least: int = 1) -> list[int]:
     """What an option lists."""
     parts = text.split(",")
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        reject(option, text, "whole numbers above 0, separated by commas")
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        reject(option, text, f"whole numbers from {least} on, separated by commas")
     return [int(part) for part in parts]
 
 

@@ -23,7 +23,9 @@ EARLY = 4
 """Positions at the beginning of a window that `later` leaves out."""
 
 FEW = 10
-"""Documents: fewer give no interval."""
+"""Documents: where there are fewer, passages of them are drawn; fewer of these give no interval."""
+
+_PASSAGE = 8  # windows, at least: neighbours are alike
 
 _SUMS = ("count", "printed", "cosine", "error", "spread")
 
@@ -99,8 +101,19 @@ def _layer(site: Site, probes: Probes, layer: int, names: Sequence[str], seen: S
     return torch.stack(found, dim=1)
 
 
+def units(owner: Array) -> Array:
+    """[W]: the document that each window is of or, if these are few, the passage: some windows after each other."""
+    documents, first, number = np.unique(owner, return_index=True, return_inverse=True)
+    if len(documents) >= FEW:
+        return owner
+    size = max(_PASSAGE, len(owner) // (4 * FEW))
+    place = (np.arange(len(owner)) - first[number]) // size
+    return np.asarray(number * len(owner) + place)
+
+
 def draws(owner: Array, count: int, seed: int = 0) -> Array | None:
-    """[count, W]: how often each window is there when documents are drawn again and again; None if these are few."""
+    """[count, W]: how often each window is there when `units` are drawn again and again; None if these are few."""
+    owner = units(owner)
     if len(np.unique(owner)) < FEW:
         return None
     return np.stack([np.bincount(rows, minlength=len(owner)) for rows in resampled(owner, count, seed)]).astype(float)

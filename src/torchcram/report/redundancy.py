@@ -104,7 +104,7 @@ def verdict(rows: Sequence[Row]) -> str:
         )
     else:
         least = f"even in {growing[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
-    sure = "" if whole["cost_low"] is not None else " These documents are too few to tell how sure the costs are."
+    sure = "" if whole["cost_low"] is not None else " This text is too short to tell how sure the costs are."
     return (
         f"{name}, on {about['text']}: a linear map of what goes into attention tells {share} of the variance of what "
         f"comes out; the paper's R is {plain(linear['printed'])}, and that of the mean alone {plain(mean['printed'])}. "
@@ -145,8 +145,9 @@ def _part(every: Sequence[Row]) -> list[str]:
         f'<p class="lead">{escape(lead)}</p></header>',
         section(
             "Layers",
-            "The linear probe, positions from the fifth on; 95 % over documents, if there are ten or more. R is the "
-            "paper's measure; what the mean reaches by it is no knowledge of attention at all.",
+            "The linear probe, positions from the fifth on; 95 % over documents, or over passages of them "
+            "where they are fewer than ten. R is the paper's measure; what the mean reaches by it is no knowledge of "
+            "attention at all.",
             _table(HEADS, groups(rows)),
         ),
         section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
@@ -164,8 +165,8 @@ def _part(every: Sequence[Row]) -> list[str]:
         ),
         section(
             "One layer without attention",
-            "Nats a token more when a predictor stands for the attention of a single layer; 95 % over documents, if "
-            "there are ten or more. Recovered: the share of the mean's cost that a predictor saves, told only where "
+            "Nats a token more when a predictor stands for the attention of a single layer; 95 % likewise. "
+            "Recovered: the share of the mean's cost that a predictor saves, told only where "
             "the mean's cost is clearly above 0.",
             _alone(rows),
         ),
