@@ -46,13 +46,13 @@ def test_a_layer_that_is_given_room_for_its_lists_is_one_graph():
         block.compile(fullgraph=True, backend=counter)
     losses, graphs = [], []
     for run in (plain, whole):
-        run.lengths = Lengths()
+        run.stepper.lengths = Lengths()
         found = []
         for step in range(6):
             if step == 1:
                 run.consolidator.released_at = 0  # the routed phase: bounded buffer, audits, fewer rows
             if step > 2:
-                for each in run.lengths._kinds.values():
+                for each in run.stepper.lengths._kinds.values():
                     each["rows"].room = each["events"].room = 60
                 run.consolidator.config = replace(run.consolidator.config, audit=0.1 * step)
             found.append(run.train_step())
@@ -72,7 +72,7 @@ def test_a_call_without_room_for_its_lists_is_not_compiled():
         block.compile(backend=counter)
     before = run.evaluate().losses
     assert counter.frame_count == 0
-    run.lengths = Lengths()
+    run.stepper.lengths = Lengths()
     run.train_step()
     assert counter.frame_count == 0, "it is not known yet how much room they need"
     run.train_step()

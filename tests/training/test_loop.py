@@ -57,10 +57,10 @@ def test_lists_of_kept_lengths_change_nothing_and_too_short_ones_are_made_anew(r
     rule = {"model.router.rule": "worth"} if signal == "utility" else {}
     changes = {"model.contradiction.rank": 16, "consolidation.signal": signal, "consolidation.ramp": 2, **rule}
     plain, kept = trainer(**changes), trainer(**changes)
-    kept.lengths = Lengths()
+    kept.stepper.lengths = Lengths()
     repeated = []
-    fit = kept.lengths.fit
-    monkeypatch.setattr(kept.lengths, "fit", lambda needed: repeated.append(fit(needed)) or repeated[-1])
+    fit = kept.stepper.lengths.fit
+    monkeypatch.setattr(kept.stepper.lengths, "fit", lambda needed: repeated.append(fit(needed)) or repeated[-1])
     losses = []
     for run in (plain, kept):
         if release:
@@ -69,7 +69,7 @@ def test_lists_of_kept_lengths_change_nothing_and_too_short_ones_are_made_anew(r
             losses.append(run.train_step())
             run.step += 1
             run.consolidator.steps += 1
-            for lists in kept.lengths._kinds.values():
+            for lists in kept.stepper.lengths._kinds.values():
                 for each in lists.values():
                     each.room = max(1, each.room // 3)  # so that the next step of the kind has too little
     assert losses[4:] == pytest.approx(losses[:4], rel=1e-4)

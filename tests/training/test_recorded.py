@@ -52,7 +52,7 @@ def test_replayed_steps_give_the_losses_of_plain_ones(changes):
         losses.append(found)
         runs.append(run)
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if changes.get("bf16") else 1e-3)
-    assert runs[1]._recorder._recordings
+    assert runs[1].stepper.recorder._recordings
     assert runs[1]._executed() == pytest.approx(runs[0]._executed(), rel=0.05)
 
 
@@ -65,12 +65,12 @@ def test_a_replay_without_room_for_its_lists_changes_nothing_and_is_done_again(m
         steps(run, 2)
         if graphs:
             monkeypatch.setattr(recorded, "_PLAIN", 0)
-            for lists in run.lengths._kinds.values():
+            for lists in run.stepper.lengths._kinds.values():
                 for each in lists.values():
                     each.room = 1
         (loss,) = steps(run, 1)
         found.append((loss, [p.detach().clone() for p in run.model.parameters()], list(run.model.buffers())))
-    assert run._recorder._recordings, "it was recorded, with no room to speak of"
+    assert run.stepper.recorder._recordings, "it was recorded, with no room to speak of"
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-4)
     for kept in (1, 2):
         for ours, theirs in zip(found[1][kept], found[0][kept], strict=True):
@@ -81,7 +81,7 @@ def test_a_replay_without_room_for_its_lists_changes_nothing_and_is_done_again(m
 def test_a_replay_whose_loss_is_not_finite_changes_nothing():
     run = trainer(True)
     steps(run, 8)
-    assert run._recorder._recordings
+    assert run.stepper.recorder._recordings
     parameter = next(run.model.parameters())
     with torch.no_grad():
         parameter[0] = math.nan
@@ -105,13 +105,13 @@ def test_a_restored_run_records_anew(tmp_path):
     other.restore(tmp_path)
     found += steps(other, 5)
     assert found == pytest.approx(expected, rel=1e-3)
-    assert other._recorder._recordings
+    assert other.stepper.recorder._recordings
 
 
 def test_without_a_gpu_nothing_is_recorded():
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    assert trainer(True)._recorder is None
+    assert trainer(True).stepper.recorder is None
 
 
 def test_dials_on_a_device_do_what_numbers_do():

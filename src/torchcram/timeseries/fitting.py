@@ -27,7 +27,7 @@ from torchcram.timeseries.windows import overlapping
 from torchcram.training import optimizer
 from torchcram.training.config import OptimizerConfig
 from torchcram.training.evaluate import evaluating
-from torchcram.training.loop import EARLY
+from torchcram.training.step import EARLY
 
 Times = Literal["real", "order"]
 

@@ -7,32 +7,27 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchcram import processes, tasks
-from torchcram.consolidation import Consolidator, Dials
-from torchcram.draws import Draws
+from torchcram.consolidation import Consolidator
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram, build
-from torchcram.ops import Lengths
-from torchcram.tasks import Examples, Task
+from torchcram.tasks import Task
 from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import Decisions
 from torchcram.training.distributed import World
 from torchcram.training.evaluate import Evaluation, evaluate
-from torchcram.training.recorded import Outcome, Recorder
+from torchcram.training.step import Stepper
 from torchcram.training.worth import Worth, measure
 
 _PATIENCE = 5  # steps in a row without a finite loss before going back to the last checkpoint
-EARLY = 0.5
-"""Weight of what heads further down answer, all of them together."""
 _LOWEST_RATE = 1 / 32  # of the learning rate: going back more often than that will not help
 
 
@@ -112,12 +107,8 @@ class Trainer:
         if config.compile:
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
-        self._shared_loss = self.world.spread(self.model, self._loss)
-        on_gpu = self.device.type == "cuda"
-        self._recorder = Recorder(self.device) if on_gpu and config.graphs and self.world.size == 1 else None
-        self.optimizer = optimizer.build(self.model, config.optimizer, recordable=self._recorder is not None)
-        self._clipped = optimizer.clipped_together(self.model)
         self.consolidator = Consolidator(config.consolidation, main=self.task.main)
+        self.stepper = Stepper(config, self.task, self.model, self.consolidator, self.world, say)
         self.step = 0
         self.rate_scale = 1.0
         """Lowered when training had to go back."""
@@ -125,18 +116,15 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
-        kept = on_gpu or config.compile if isinstance(self.model, Cram) else on_gpu and not config.compile
-        self.lengths = Lengths() if kept else None
-        """How long lists have been: on a GPU a step must not wait to learn it, and compiled layers have to know."""
         self._positions = 0
         """Trained on since the last report, in all processes."""
         self._counts = torch.zeros(2, dtype=torch.float64, device=self.device)
         """Of this process's: those that read, and audits in a layer."""
-        # Where steps are recorded, what changes from one to the next is read on the device.
-        self._clock = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._held = torch.zeros(2, device=self.device).unbind()
-        self._before: list[Tensor] = []
-        """The model's buffers before a step, for one that has to be taken again."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Of all parameters."""
+        return self.stepper.optimizer
 
     def run(self, checkpoints: Path | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
         """Train to the end, or until `stop()`; save to the folder `checkpoints`, if given, and once more at the end."""
@@ -193,135 +181,17 @@ class Trainer:
     def train_step(self) -> float:
         """One step on the next batch; returns its loss. A loss or gradient that is not finite changes nothing."""
         c = self.config
-        optimizer.set_rate(self.optimizer, optimizer.rate(c.optimizer, self.step, c.steps) * self.rate_scale)
         self.model.train()
         with self.world.sharing():
             rows = processes.share(range(c.batch))
             examples = self.task.batch(seed=c.seed, step=self.step, rows=rows, device=self.device)
-        outcome, loss = self._replay(examples) or self._plain(examples)
+        rate = optimizer.rate(c.optimizer, self.step, c.steps) * self.rate_scale
+        outcome, loss = self.stepper.take(self.step, examples, rate)
         if not math.isfinite(loss):
             return loss
         self.decisions.record(self.step, examples.pattern, outcome.routing)
         self._counts += outcome.executed
         self._positions += examples.kind.numel() * self.world.size
-        return loss
-
-    def _plain(self, examples: Examples) -> tuple[Outcome, float]:
-        """A step and its loss: NaN if it was left out, since something in it was not finite."""
-        if self.lengths is not None:
-            self._remember()
-        while True:
-            outcome = self._gradients(examples)
-            numbers, needed = outcome.fetch()
-            fits = self.lengths is None or self.lengths.fit(needed)
-            if not self.world.any(not fits):
-                break
-            self._undo()  # what had no room was left out: once more, with room for it
-        if not all(map(math.isfinite, numbers)):
-            return outcome, math.nan
-        self.optimizer.step()
-        return outcome, numbers[0]
-
-    def _replay(self, examples: Examples) -> tuple[Outcome, float] | None:
-        """The same from a recording; None if there is none yet, or if lists had no room and so nothing was changed."""
-        if self._recorder is None:
-            return None
-        self._clock.fill_(self.step)
-        for held, value in zip(self._held, self.consolidator.dials, strict=True):
-            held.fill_(value)
-        kind = _kind(self.consolidator.policy(1.0))
-        room = self.lengths.rooms(kind) if self.lengths is not None else ()
-        if room is None:
-            return None
-        try:
-            recording = self._recorder.find((kind, room), examples, self._checked_step)
-        except RuntimeError as error:
-            self.say(f"steps are not recorded, and so take longer: {str(error).splitlines()[0]}")
-            torch.cuda.synchronize(self.device)
-            self._recorder = None
-            return None
-        if recording is None:
-            return None
-        outcome = recording.replay(examples)
-        numbers, needed = outcome.fetch()
-        if self.lengths is not None and not self.lengths.fit(needed, outcome.call):
-            self._undo()
-            return None
-        return outcome, numbers[0] if all(map(math.isfinite, numbers)) else math.nan
-
-    def _checked_step(self, examples: Examples) -> Outcome:
-        """A step that changes nothing if something in it is not finite or had no room, of which no host has to know."""
-        self._remember()
-        outcome = self._gradients(examples)
-        wrong = ~outcome.numbers.isfinite().all()
-        if outcome.call is not None and (over := outcome.call.overflows) is not None:
-            wrong = wrong | over
-        self.optimizer.found_inf = wrong.float()  # type: ignore[attr-defined]
-        self.optimizer.step()
-        del self.optimizer.found_inf  # type: ignore[attr-defined]
-        return outcome
-
-    def _remember(self) -> None:
-        """What a step changes besides parameters."""
-        buffers = list(self.model.buffers())
-        self._before = self._before or [torch.empty_like(buffer) for buffer in buffers]
-        for kept, buffer in zip(self._before, buffers, strict=True):
-            kept.copy_(buffer)
-
-    def _undo(self) -> None:
-        """As if it had not been taken."""
-        for buffer, kept in zip(self.model.buffers(), self._before, strict=True):
-            buffer.copy_(kept)
-
-    def _gradients(self, examples: Examples) -> Outcome:
-        """A loss and its gradients, which are left clipped."""
-        with self.world.sharing():
-            loss = self._shared_loss(examples)
-            self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-        norms = [
-            self.world.whole(torch.nn.utils.clip_grad_norm_(parameters, self.config.optimizer.clip)).to(self.device)
-            for parameters in self._clipped
-            if any(parameter.grad is not None for parameter in parameters)  # onlookers do not learn from every step
-        ]
-        numbers = torch.stack([each.float().double() for each in (self.world.mean(loss.detach().float()), *norms)])
-        call = self.lengths.last if self.lengths is not None else None
-        return Outcome(
-            numbers=numbers,
-            needed=numbers[:0] if call is None else call.needed.to(self.device),
-            call=call,
-            routing=self._routing,
-            executed=self._executing,
-        )
-
-    def _loss(self, examples: Examples) -> Tensor:
-        """Of this process's rows: the mean over the processes is the loss of the batch."""
-        c = self.config
-        rows = processes.share(range(c.batch))
-        step: int | Tensor = self.step
-        dials = self.consolidator.dials
-        if self._recorder is not None:
-            step = self._clock
-            dials = Dials(*self._held) if self.consolidator.released_at is not None else dials
-        draws = Draws(seed=c.seed, step=step, rows=torch.arange(rows.start, rows.stop, device=self.device))
-        scored = self.task.scored(examples)
-        overall = dict(zip(scored, processes.totals(*scored.values()), strict=True))
-        policy = self.consolidator.policy(processes.per_process(overall[self.task.main]), dials)
-        policy = replace(policy, draws=draws, answered=examples.answered, asked=self.task.asked(examples))
-        kept = self.lengths.kept(_kind(policy)) if self.lengths is not None else contextlib.nullcontext()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=c.bf16):
-            with kept:
-                out = self.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
-            positions = examples.kind.numel() * self.world.size
-            main = overall[self.task.main]
-            loss = self.consolidator.loss(out.losses, positions=positions, scored=main, dials=dials)
-            for predictions, weight in ((out.predictions, 1.0), *((p, EARLY / len(out.early)) for p in out.early)):
-                for head, value in self.task.losses(predictions, examples).items():
-                    part = processes.part_of_mean(value, scored[head], overall[head])
-                    loss = loss + weight * self.task.weights[head] * part
-        self._routing = out.routing  # kept apart: DDP expects gradients for all that is returned
-        audits = torch.stack([layer.audits for layer in out.layers]).double().mean(0).sum()
-        self._executing = torch.stack([(out.routing == 1).any(-1).sum(), audits])
         return loss
 
     def _executed(self) -> dict[str, float]:
@@ -390,8 +260,7 @@ class Trainer:
         if found is None:
             return False
         state.restore(self.model, self.optimizer, found)
-        if self._recorder is not None:
-            self._recorder.forget()
+        self.stepper.forget()
         self.step = found.step
         self.consolidator.load_state_dict(found.extra["consolidator"])
         self.rate_scale, self.skipped = found.extra["rate_scale"], found.extra["skipped"]
@@ -412,8 +281,3 @@ class Trainer:
                 "training keeps running into losses that are not finite, whatever the learning rate"
             )
         self.say(f"back to step {self.step}, with the learning rate times {self.rate_scale:g} from here on")
-
-
-def _kind(policy: RoutingPolicy) -> tuple[str | bool, ...]:
-    """Of a step: one of another kind makes other lists."""
-    return policy.reads, policy.keep_all, policy.lesson, policy.audit > 0, policy.trial > 0
