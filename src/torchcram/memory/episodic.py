@@ -63,6 +63,12 @@ class Listed(NamedTuple):
     useful: Tensor
     """[]: see `Picked.needed`."""
 
+    def detached(self) -> Listed:
+        """The same to look at, without gradients."""
+        # Not `_replace`: compiled code could not return it.
+        key, value, strength = (x.detach() for x in (self.key, self.value, self.strength))
+        return Listed(self.number, self.valid, key, value, strength, self.events, self.useful)
+
     def place(self, number: Tensor, total: int) -> Tensor:
         """Where in the list the events of these numbers [B, R] are, of `total` in the call; -1: nowhere."""
         place = torch.arange(1, self.number.shape[1] + 1, device=number.device).expand_as(self.number)
@@ -85,11 +91,8 @@ class Reading(NamedTuple):
 
     def detached(self) -> Reading:
         """The same to look at, without gradients."""
-        listed = self.listed
-        if listed is not None:
-            key, value, strength = (x.detach() for x in (listed.key, listed.value, listed.strength))
-            listed = listed._replace(key=key, value=value, strength=strength)
-        return self._replace(listed=listed, value=self.value.detach())
+        listed = None if self.listed is None else self.listed.detached()
+        return Reading(self.rows, listed, self.value.detach(), self.mass, self.pairs)
 
 
 class EpisodicMemory(nn.Module):

@@ -152,7 +152,9 @@ class Decision(NamedTuple):
 
     def detached(self) -> Decision:
         """The same to look at, without gradients."""
-        return self._replace(weights=self.weights.detach(), probabilities=self.probabilities.detach())
+        # Not `_replace`: compiled code could not return it.
+        weights, probabilities = self.weights.detach(), self.probabilities.detach()
+        return Decision(self.actions, weights, probabilities, self.audited, self.tried, self.instead)
 
 
 class Router(nn.Module):

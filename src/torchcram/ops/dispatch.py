@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 FORMS = ("reference", "fast", "triton")
 
+_HAS_TRITON = find_spec("triton") is not None  # found out here: compiled code cannot look, and would be in pieces
 _forced: str | None = None
 
 
@@ -36,15 +36,10 @@ def use(form: str) -> Iterator[None]:
 
 def choose(forms: Mapping[str, F], like: torch.Tensor | None = None) -> F:
     """The form to run now: the one forced by `use`; else a kernel, if there is one for where `like` is; else fast."""
-    wanted = _forced or ("triton" if like is not None and like.is_cuda and _has_triton() else "fast")
+    wanted = _forced or ("triton" if like is not None and like.is_cuda and _HAS_TRITON else "fast")
     return forms[wanted if wanted in forms else "fast"]
 
 
 def on_device(x: torch.Tensor) -> AbstractContextManager[object]:
     """While open, kernels are launched where x is."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
