@@ -9,7 +9,7 @@ from tests.timeseries import made
 from torchcram.timeseries import UNKNOWN, as_series, estimators, fitting
 from torchcram.timeseries.batches import pad, usual_gap
 from torchcram.timeseries.fitting import FitConfig, Fitting, labelled
-from torchcram.timeseries.network import Answer, Network, NetworkConfig
+from torchcram.timeseries.network import Along, Answer, Network, NetworkConfig
 from torchcram.timeseries.scaling import Scaling
 
 
@@ -244,3 +244,37 @@ def test_a_context_of_one_or_other_times_are_refused():
         FitConfig(context=1)
     with pytest.raises(ValueError, match="times = 'index' is not possible; allowed: 'real' or 'order'"):
         FitConfig(times="index")
+
+
+class Early(nn.Module):
+    """Answers at two tokens, of which the last one counts and the first never learns otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, batch, policy=None):
+        every = self.logits.expand(len(batch.mask), 2, 2)
+        mask = torch.tensor([[True, True]]).expand(len(batch.mask), 2)
+        return Answer(every[:, 1], along=Along(every, mask))
+
+
+@pytest.mark.parametrize("replicate", [0.0, 0.5])
+def test_answers_before_the_last_can_be_trained(replicate):
+    series = as_series({**made.classes(100), "y": (np.arange(100) < 10).astype(int)})
+    network = Early()
+    list(Fitting(network, series, series, FitConfig(epochs=60, rate=0.05, decay=0.0, replicate=replicate)).run())
+    first, last = network.logits.detach().softmax(-1)[:, 1].tolist()
+    assert last == pytest.approx(0.1, abs=0.03)
+    assert first == pytest.approx(0.1 if replicate else 0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("layout", ["grid", "events"])
+def test_padding_does_not_count_among_answers_before_the_last(layout):
+    series = as_series(made.classes(12))
+    batch = pad(series, np.arange(12))
+    network = cram(series, layout=layout).eval()
+    answer = network(batch)
+    assert torch.equal(answer.along.logits[torch.arange(12), answer.along.mask.sum(1) - 1], answer.logits)
+    real = batch.mask.sum() if layout == "grid" else (~batch.values.isnan()).sum()
+    assert answer.along.mask.sum() == real

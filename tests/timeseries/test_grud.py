@@ -65,9 +65,10 @@ def test_it_follows_the_equations(seed, per_step):
             flags = [0.0 if np.isnan(x) else 1.0 for x in batch.statics[0].tolist()]
             rows = [torch.cat([h, torch.tensor(statics + flags, dtype=torch.float64)]) for h in states]
             expected = torch.stack([model.out.weight @ row + model.out.bias for row in rows])
-            logits, out, early = model(batch)
+            logits, out, early, along = model(batch)
         assert out is None
         assert early == ()
+        assert (along is None) == per_step
         torch.testing.assert_close(logits[0], expected if per_step else expected[-1], rtol=1e-12, atol=1e-12)
 
 

@@ -69,7 +69,7 @@ def test_padding_changes_no_answer(layout, answer):
 def test_the_last_time_stamp_answers():
     made, given = network(), batch()
     with torch.no_grad():
-        logits, out, _ = made(given)
+        logits, out, *_ = made(given)
     assert torch.equal(logits[0], out.predictions["label"][0, 2])
     assert torch.equal(logits[1], out.predictions["label"][1, 0])
 

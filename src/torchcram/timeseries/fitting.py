@@ -53,6 +53,9 @@ class FitConfig(StrictConfig):
     decay: float = 0.01
     balance: float = 0.0
     """0: every label counts the same, and probabilities are those of the data; 1: every class counts the same."""
+    replicate: float = 0.0
+    """Of a classifier that answers at a sample's last time stamp: what the answers that it would give at all of them
+    count in training, their mean beside 1 for the last (target replication, Lipton et al. 2016)."""
     acquire: float = 0.4
     """Share of the steps after which reads are released, if they have not been found to help before."""
     ramp: float = 0.15
@@ -80,6 +83,7 @@ class FitConfig(StrictConfig):
         check_number("rate", self.rate, 0, open_low=True)
         check_number("decay", self.decay, 0)
         check_number("balance", self.balance, 0, 1)
+        check_number("replicate", self.replicate, 0)
         check_number("acquire", self.acquire, 0, 1)
         check_number("ramp", self.ramp, 0, 1)
         if self.acquire + self.ramp >= 1:
@@ -205,6 +209,10 @@ class Fitting:
             loss = self._loss(answer.logits, batch)
             for logits in answer.early:
                 loss = loss + EARLY / len(answer.early) * self._loss(logits, batch)
+            if c.replicate and answer.along is not None:
+                logits, mask = answer.along
+                labels = torch.where(mask, batch.labels.unsqueeze(1), UNKNOWN)
+                loss = loss + c.replicate * self._loss(logits, replace(batch, labels=labels))
             if answer.out is not None:
                 positions = answer.out.timeline.mask.sum()
                 loss = loss + self.consolidator.loss(answer.out.losses, positions=positions, scored=scored)
@@ -275,7 +283,8 @@ def predict(
     with evaluating(network), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
         for samples in in_order(series.lengths, _AT_ONCE):
             batch = pad(series, samples, unit=unit, device=device)
-            logits, out, _ = network(batch, policy)
+            answer = network(batch, policy)
+            logits, out = answer.logits, answer.out
             share = torch.softmax(logits.double(), dim=-1)
             if share.dim() == 3:
                 rows = np.concatenate([np.arange(*_bounds(series, sample)) for sample in samples])

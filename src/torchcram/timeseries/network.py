@@ -85,6 +85,15 @@ class NetworkConfig(StrictConfig):
         return self.override({"model": model.override(changes)})
 
 
+class Along(NamedTuple):
+    """Answers of all tokens of a batch."""
+
+    logits: Tensor
+    """[B, tokens, K]"""
+    mask: Tensor
+    """[B, tokens] bool: True = real."""
+
+
 class Answer(NamedTuple):
     """What a network says of a batch."""
 
@@ -94,6 +103,8 @@ class Answer(NamedTuple):
     """What its model told; None for a network that is not one of this project's models."""
     early: tuple[Tensor, ...] = ()
     """In training: what heads further down would answer, which are trained as well."""
+    along: Along | None = None
+    """Where only the answer of a sample's last token counts: what it would answer at each."""
 
 
 class _Tokens(NamedTuple):
@@ -129,7 +140,9 @@ class Network(nn.Module):
             policy = replace(policy, asked=self._asked(batch, tokens))
         out = self.model(tokens.inputs, dt=tokens.dt, mask=tokens.mask, policy=policy, keep_state=keep_state)
         early = tuple(self._pick(answers[HEAD], tokens) for answers in out.early)
-        return Answer(self._pick(out.predictions[HEAD], tokens), out, early)
+        every = out.predictions[HEAD]
+        answer = self._pick(every, tokens)
+        return Answer(answer, out, early, None if answer is every else Along(every, tokens.mask))
 
     def inputs(self, batch: Batch) -> Tensor:
         """[B, N, inputs]: what the model sees on a grid."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from torchcram.memory import RoutingPolicy
 from torchcram.timeseries.batches import Batch
-from torchcram.timeseries.network import Answer, beside
+from torchcram.timeseries.network import Along, Answer, beside
 
 _FIRST_DECAY = 0.01  # of a step: little is lost, and the gradient of max(0, ·) is not 0
 
@@ -72,12 +72,12 @@ class GruD(nn.Module):
     def forward(self, batch: Batch, policy: RoutingPolicy | None = None) -> Answer:
         """Logits [B, K] after the last time stamp, or [B, N, K] after each; there is nothing to route."""
         states = self._states(batch)
-        if not self.per_step:
-            states = states[torch.arange(len(states), device=states.device), batch.last]
-        statics = batch.known_statics.to(states.dtype)
-        told = beside(statics, states.shape[1]) if self.per_step else statics
+        told = beside(batch.known_statics.to(states.dtype), states.shape[1])
         logits: Tensor = self.out(self.dropout(torch.cat([states, told], dim=-1)))
-        return Answer(logits)
+        if self.per_step:
+            return Answer(logits)
+        last = logits[torch.arange(len(logits), device=logits.device), batch.last]
+        return Answer(last, along=Along(logits, batch.mask))
 
     def _states(self, batch: Batch) -> Tensor:
         """[B, N, hidden]: what is known after each time stamp."""
