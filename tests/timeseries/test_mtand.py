@@ -71,7 +71,7 @@ def test_it_follows_the_equations(seed, sharpness, per_step):
         known = (~batch.statics[0].isnan()).double()
         statics = torch.cat([batch.statics[0].nan_to_num(), known])
         expected = torch.stack([model.out(torch.cat([state, statics])) for state in states[0]])
-        logits, out, early = model(batch)
+        logits, out, early, _ = model(batch)
         assert out is None
         assert early == ()
         torch.testing.assert_close(logits[0], expected if per_step else expected[-1], rtol=1e-12, atol=1e-12)

@@ -106,16 +106,19 @@ def advance_backward(
     gate_weight: Tensor,
     gate_bias: Tensor,
     weight: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of into [B, N, 2D], rate [D], initial [B, D], gate_weight and gate_bias [D], and weight [D, D]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of into [B, N, 2D], rate by rows [B, D], initial [B, D], weight [D, D]; and of the gate.
+
+    The last is of gate_weight and gate_bias, by steps and parts of the positions [2, K, parts, D].
+    """
     batch, length, width = start.shape
     steps, rows = len(slopes), batch * length
     log_gap, weight = log_gap.contiguous(), weight.contiguous()
     grad_into = start.new_empty(batch, length, 2 * width)
     inner = torch.empty_like(slopes)
-    programs = min(_PROGRAMS, triton.cdiv(rows, _STRETCH))
+    programs = _parts(rows)
     channels = min(_CHANNELS, triton.next_power_of_2(width))
-    sums = start.new_empty(2, steps, programs, width, dtype=torch.promote_types(gate_bias.dtype, torch.float32))
+    sums = start.new_empty(2, steps, programs, width, dtype=_wide(gate_bias))
     g = grad.to(start.dtype).contiguous().view(rows, width)
     for number in reversed(range(steps)):
         with on_device(start):
@@ -147,8 +150,16 @@ def advance_backward(
     grad_rate, grad_initial = scan_rows_backward(
         g.view(start.shape), grad_last, start, rate, gap, reset, initial, grad_into[..., :width]
     )
-    grad_gate = sums.sum((1, 2)).to(gate_bias.dtype)
-    return grad_into, grad_rate.sum(0), grad_initial, grad_gate[0].clone(), grad_gate[1].clone(), grad_weight
+    return grad_into, grad_rate, grad_initial, grad_weight, sums
+
+
+def _parts(rows: int) -> int:
+    """Of so many positions, that are summed over by themselves."""
+    return min(_PROGRAMS, -(-rows // _STRETCH))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 @advance.register_fake
@@ -167,13 +178,16 @@ def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 @advance_backward.register_fake
 def _(
     grad: Tensor, grad_last: Tensor, start: Tensor, middle: Tensor, slopes: Tensor, *rest: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rate, _, _, initial, _, gate_weight, gate_bias, weight = rest
-    grad_into = start.new_empty(*start.shape[:2], 2 * start.shape[2])
-    small = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (rate, initial, gate_weight, gate_bias)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rate, _, _, initial, _, _, gate_bias, weight = rest
+    batch, length, width = start.shape
+    return (
+        start.new_empty(batch, length, 2 * width),
+        rate.new_empty(batch, width),
+        torch.empty_like(initial, memory_format=torch.contiguous_format),
+        start.new_empty(weight.shape),
+        start.new_empty(2, len(slopes), _parts(batch * length), width, dtype=_wide(gate_bias)),
     )
-    return (grad_into, *small, start.new_empty(weight.shape))  # type: ignore[return-value]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -181,8 +195,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 
 def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    into, rate, initial, gate_weight, gate_bias, weight = advance_backward(grad, grad_last, *ctx.saved_tensors)
-    return into, rate, None, None, initial, None, gate_weight, gate_bias, weight, None, None
+    into, rate, initial, weight, sums = advance_backward(grad, grad_last, *ctx.saved_tensors)
+    # Here, and not in the operator, it is compiled together with whatever comes after.
+    gate_weight, gate_bias = sums.sum((1, 2)).to(ctx.saved_tensors[-2].dtype)
+    return into, rate.sum(0), None, None, initial, None, gate_weight, gate_bias, weight, None, None
 
 
 advance.register_autograd(_gradient, setup_context=_remember)

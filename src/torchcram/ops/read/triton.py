@@ -117,6 +117,7 @@ def read(
 @torch.library.custom_op("torchcram::episodic_read_backward", mutates_args=())
 def read_backward(
     grad: Tensor,
+    inner: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -137,11 +138,13 @@ def read_backward(
     out: Tensor,
     log_total: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys, values, strengths [B, E] and recency [H]."""
+    """Gradients of queries, keys and values; of strengths by heads [B, H, E], and of recency by tiles [B, H, tiles].
+
+    inner [B, H, R]: what `grad` and `out` have in common.
+    """
     batch, count, heads, size = q.shape
     total, tiles = k.shape[1], first_row.shape[1]
-    grad = grad.to(q.dtype).contiguous()
-    inner = (grad.float() * out.float()).sum(-1).transpose(1, 2).contiguous()
+    grad, inner = grad.to(q.dtype).contiguous(), inner.contiguous()
     grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, k, v))
     grad_strength = q.new_empty(batch, heads, total, dtype=torch.float32)
     grad_recency = q.new_empty(batch, heads, tiles, dtype=torch.float32)
@@ -157,7 +160,7 @@ def read_backward(
         _backward_events[(batch * heads, tiles)](
             q, k, v, strength, recency, *times, first_row, end_row, *given, *grads, *shape, tiles, **by_events
         )
-    return grad_q, grad_k, grad_v, grad_strength.sum(1), grad_recency.sum((0, 2))
+    return grad_q, grad_k, grad_v, grad_strength, grad_recency
 
 
 @read.register_fake
@@ -172,8 +175,14 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, T
 
 
 @read_backward.register_fake
-def _(grad: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(torch.empty_like(x) for x in saved[:5])  # type: ignore[return-value]
+def _(grad: Tensor, inner: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    query, key, value = saved[:3]
+    heads, tiles = query.shape[2], saved[-4].shape[1]
+    return (
+        *(torch.empty_like(x) for x in (query, key, value)),
+        inner.new_empty(len(key), heads, key.shape[1]),
+        inner.new_empty(len(key), heads, tiles),
+    )  # type: ignore[return-value]
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -182,7 +191,11 @@ def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor
 
 
 def _gradient(ctx: Any, grad: Tensor, _log_total: Tensor, _mass: Tensor) -> tuple[Tensor | None, ...]:
-    return *read_backward(grad, *ctx.saved_tensors), *(None,) * 12
+    out = ctx.saved_tensors[-2]
+    # Here, and not in the operator, it is compiled together with whatever comes before and after.
+    inner = (grad.to(out.dtype).float() * out.float()).sum(-1).transpose(1, 2)
+    *others, strength, recency = read_backward(grad, inner, *ctx.saved_tensors)
+    return *others, strength.sum(1), recency.sum((0, 2)), *(None,) * 12
 
 
 read.register_autograd(_gradient, setup_context=_remember)
