@@ -1,6 +1,7 @@
 """The GPU kernels against the other forms in float64: every output, every gradient, at odd sizes.
 
-With `TRITON_INTERPRET=1` and Triton installed they run on a CPU, slowly: `pytest -m gpu tests/ops/test_kernels.py`.
+With `TRITON_INTERPRET=1`, Triton and NumPy < 2.4 they run on a CPU, slowly:
+`pytest -m gpu -W ignore tests/ops/test_kernels.py`.
 """
 
 import importlib

@@ -1,6 +1,7 @@
 """A step of a layer in kernels against the layer itself: what it returns, and every tensor of the state.
 
-With `TRITON_INTERPRET=1` and Triton installed they run on a CPU, slowly: `pytest -m gpu tests/ops/test_step.py`.
+With `TRITON_INTERPRET=1`, Triton and NumPy < 2.4 they run on a CPU, slowly:
+`pytest -m gpu -W ignore tests/ops/test_step.py`.
 """
 
 import os
