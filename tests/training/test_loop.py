@@ -12,6 +12,7 @@ from torchcram.tasks import Srcd
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import load_decisions
 from torchcram.training.loop import Trainer
+from torchcram.training.recorded import Outcome
 
 SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
 
@@ -156,3 +157,18 @@ def test_reads_and_audits_of_training_are_counted() -> None:
     released = [run.train_step() for _ in range(3)] and run._executed()
     assert 0 < released["audits"] < 0.2
     assert run._executed() == {"reads_training": 0, "audits": 0}, "only what came since"
+
+
+def test_every_batch_is_made_once_and_before_its_step_is_due(monkeypatch):
+    run = trainer()
+    made, fetched = [], []
+    batch, fetch = run.task.batch, Outcome.fetch
+    monkeypatch.setattr(run.task, "batch", lambda **given: made.append(given["step"]) or batch(**given))
+    monkeypatch.setattr(Outcome, "fetch", lambda self: fetched.append(list(made)) or fetch(self))
+    for _ in range(3):
+        run.train_step()
+        run.step += 1
+    assert fetched == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    run.step = 1  # as after going back
+    run.train_step()
+    assert made[4:] == [1, 2]

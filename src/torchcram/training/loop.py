@@ -17,7 +17,7 @@ from torchcram import processes, tasks
 from torchcram.consolidation import Consolidator
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram, build
-from torchcram.tasks import Task
+from torchcram.tasks import Examples, Task
 from torchcram.training import checkpoint, optimizer, state, teacher
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
@@ -116,6 +116,8 @@ class Trainer:
         self.seconds = 0.0
         """Spent on the run so far."""
         self.decisions = Decisions(self.task.patterns, self.device)
+        self._ahead: tuple[int, Examples | None] = (0, None)
+        """A batch that was made before its step."""
         self._positions = 0
         """Trained on since the last report, in all processes."""
         self._counts = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -182,17 +184,28 @@ class Trainer:
         """One step on the next batch; returns its loss. A loss or gradient that is not finite changes nothing."""
         c = self.config
         self.model.train()
-        with self.world.sharing():
-            rows = processes.share(range(c.batch))
-            examples = self.task.batch(seed=c.seed, step=self.step, rows=rows, device=self.device)
+        examples = self._examples(self.step)
         rate = optimizer.rate(c.optimizer, self.step, c.steps) * self.rate_scale
-        outcome, loss = self.stepper.take(self.step, examples, rate)
+        outcome, loss = self.stepper.take(self.step, examples, rate, self._look_ahead)
         if not math.isfinite(loss):
             return loss
         self.decisions.record(self.step, examples.pattern, outcome.routing)
         self._counts += outcome.executed
         self._positions += examples.kind.numel() * self.world.size
         return loss
+
+    def _examples(self, step: int) -> Examples:
+        """This process's rows of the batch of a step."""
+        made_for, examples = self._ahead
+        if examples is not None and made_for == step:
+            return examples
+        with self.world.sharing():
+            rows = processes.share(range(self.config.batch))
+            return self.task.batch(seed=self.config.seed, step=step, rows=rows, device=self.device)
+
+    def _look_ahead(self) -> None:
+        """Make the next batch while a GPU is busy with this step: it would have to wait for the host otherwise."""
+        self._ahead = self.step + 1, self._examples(self.step + 1)
 
     def _executed(self) -> dict[str, float]:
         """What training has read and audited since this was last asked."""

@@ -49,18 +49,22 @@ class Stepper:
         self.lengths = Lengths() if kept else None
         """How long lists have been: on a GPU a step must not wait to learn it, and compiled layers have to know."""
         self._step = 0
+        self._meanwhile: Callable[[], None] = lambda: None
         # Where steps are recorded, what changes from one to the next is read on the device.
         self._clock = torch.zeros((), dtype=torch.int64, device=self.device)
         self._held = torch.zeros(2, device=self.device).unbind()
         self._before: list[Tensor] = []
         """The model's buffers before a step, for one that has to be taken again."""
 
-    def take(self, step: int, examples: Examples, rate: float) -> tuple[Outcome, float]:
+    def take(
+        self, step: int, examples: Examples, rate: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> tuple[Outcome, float]:
         """A step, numbered for what is random in it, and its loss: NaN if something in it was not finite.
 
-        Then nothing was changed.
+        Then nothing was changed. `meanwhile` is called before the host waits to learn it: whatever it gives the device
+        to do, this does next.
         """
-        self._step = step
+        self._step, self._meanwhile = step, meanwhile
         optimizer.set_rate(self.optimizer, rate)
         return self._replay(examples) or self._plain(examples)
 
@@ -75,6 +79,7 @@ class Stepper:
             self._remember()
         while True:
             outcome = self._gradients(examples)
+            self._meanwhile()
             numbers, needed = outcome.fetch()
             fits = self.lengths is None or self.lengths.fit(needed)
             if not self.world.any(not fits):
@@ -106,6 +111,7 @@ class Stepper:
         if recording is None:
             return None
         outcome = recording.replay(examples)
+        self._meanwhile()
         numbers, needed = outcome.fetch()
         if self.lengths is not None and not self.lengths.fit(needed, outcome.call):
             self._undo()
