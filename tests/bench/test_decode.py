@@ -30,7 +30,7 @@ def test_a_step_from_a_cache_is_what_the_model_predicts():
 
 
 def test_rows_are_complete():
-    rows = list(run(SIZE, [16, 40], [1, 2], "cpu", repeats=2))
+    rows = list(run([SIZE], [16, 40], [1, 2], "cpu", repeats=2))
     assert [(row["batch"], row["length"]) for row in rows] == [(1, 16), (1, 40), (2, 16), (2, 40)]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["baseline_ms"] / row["ours_ms"])
@@ -41,11 +41,12 @@ def test_rows_are_complete():
 
 
 def test_the_command_writes_a_result_file(tmp_path):
-    words = ["--preset", "tiny", "--slots", "4", "--device", "cpu", "--json", str(tmp_path / "d.json")]
+    words = ["--preset", "tiny", "--buffers", "4,8", "--device", "cpu", "--json", str(tmp_path / "d.json")]
     found = CliRunner().invoke(app, ["bench", "decode", "--lengths", "8", "--batches", "1", *words])
     assert found.exit_code == 0, found.output
     data = json.loads((tmp_path / "d.json").read_text(encoding="utf-8"))
-    assert (data["name"], len(data["rows"])) == ("bench-decode", 1)
+    assert (data["name"], len(data["rows"])) == ("bench-decode", 2)
+    assert [row["slots"] for row in data["rows"]] == [4, 8]
     found = CliRunner().invoke(app, ["bench", "decode", "--lengths", "8,x", *words])
     assert found.exit_code != 0
     assert "whole numbers from 1 on" in found.output

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from torchcram.bench import scaling
+from torchcram.bench import scaling, timing
 from torchcram.bench.whole import Size
 from torchcram.cli.main import app
 
@@ -13,7 +13,7 @@ SIZE = Size(preset="tiny", slots=8, reads=0.2, tokens=64, vocabulary=32, bf16=Fa
 
 
 def test_every_stage_is_timed_at_every_length(monkeypatch):
-    monkeypatch.setattr(scaling, "FIRST", 16)
+    monkeypatch.setattr(timing, "FIRST", 16)
     rows = list(scaling.run(SIZE, [16, 32], [8], "cpu", repeats=1))
     timed = [row for row in rows if "ours_ms" in row]
     names = [stage.name for stage in scaling.stages(SIZE, [8])]
@@ -33,7 +33,14 @@ def test_compiled_code_is_also_timed_without():
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 def test_the_exponent_is_that_of_a_power_law(power):
-    assert scaling.exponent([(n, 3.0 * n**power) for n in (8, 64, 1024)]) == pytest.approx(power)
+    assert timing.exponent([(n, 3.0 * n**power) for n in (8, 64, 1024)]) == pytest.approx(power)
+
+
+def test_only_what_is_asked_for_is_timed():
+    rows = list(scaling.run(SIZE, [16], [8], "cpu", whats=["prefill"], repeats=1))
+    assert {row["what"] for row in rows} == {"prefill"}
+    with pytest.raises(ValueError, match="train, prefill"):
+        next(scaling.run(SIZE, [16], [8], "cpu", whats=["decode"]))
 
 
 def test_an_unbounded_store_costs_what_is_read():

@@ -20,43 +20,49 @@ from torchcram.results import Row
 _CHUNK = 2048  # positions of a context fed at once
 
 
-def run(size: Size, lengths: Sequence[int], batches: Sequence[int], device: str, repeats: int = 50) -> Iterator[Row]:
-    """A step of both after contexts of each length, for batches of each size."""
+def run(
+    sizes: Sequence[Size], lengths: Sequence[int], batches: Sequence[int], device: str, repeats: int = 50
+) -> Iterator[Row]:
+    """A step of both after contexts of each length, for batches of each size; the sizes differ in CRAM's buffers."""
     place = torch.device(device)
-    config = size.cram()
-    rival = baseline("transformer", config)
     bandwidth = copy_bandwidth(place)
     for batch in batches:
         for length in lengths:
-            ours = _decoder(config, size, batch, length, place)
-            theirs = CachedTransformer(_made(rival, size, place), batch, length)
-            tokens = torch.randint(size.vocabulary, (batch,), device=place)
-            one = waiting(partial(ours.step, tokens), place)
-            attention, best = at_best(waiting(partial(theirs.step, tokens), place), place, theirs.forget)
-            row = compare(
-                "decode",
-                one,
-                best,
-                against=f"transformer, {attention}",
-                length=length,
-                repeats=repeats,
-                batch=batch,
-                slots=size.slots,
-                bf16=size.bf16,
-                parameters=parameters(config),
-                baseline_parameters=parameters(rival),
-            )
-            used = (p for name, p in theirs.model.named_parameters() if not name.startswith("encoder.tokens"))
-            moved = theirs.nbytes + sum(p.numel() * p.element_size() for p in used)
-            yield {
-                **row,
-                "tokens_per_second": 1000 * batch / float(str(row["ours_ms"])),
-                "baseline_tokens_per_second": 1000 * batch / float(str(row["baseline_ms"])),
-                "state_bytes": ours.state.nbytes,
-                "baseline_state_bytes": theirs.nbytes,
-                "baseline_share_of_bandwidth": moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth,
-            }
-            del ours, theirs, one, best
+            for size in sizes:
+                yield _row(size, batch, length, place, bandwidth, repeats)
+
+
+def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: float, repeats: int) -> Row:
+    config = size.cram()
+    rival = baseline("transformer", config)
+    ours = _decoder(config, size, batch, length, place)
+    theirs = CachedTransformer(_made(rival, size, place), batch, length)
+    tokens = torch.randint(size.vocabulary, (batch,), device=place)
+    one = waiting(partial(ours.step, tokens), place)
+    attention, best = at_best(waiting(partial(theirs.step, tokens), place), place, theirs.forget)
+    row = compare(
+        "decode",
+        one,
+        best,
+        against=f"transformer, {attention}",
+        length=length,
+        repeats=repeats,
+        batch=batch,
+        slots=size.slots,
+        bf16=size.bf16,
+        parameters=parameters(config),
+        baseline_parameters=parameters(rival),
+    )
+    used = (p for name, p in theirs.model.named_parameters() if not name.startswith("encoder.tokens"))
+    moved = theirs.nbytes + sum(p.numel() * p.element_size() for p in used)
+    return {
+        **row,
+        "tokens_per_second": 1000 * batch / float(str(row["ours_ms"])),
+        "baseline_tokens_per_second": 1000 * batch / float(str(row["baseline_ms"])),
+        "state_bytes": ours.state.nbytes,
+        "baseline_state_bytes": theirs.nbytes,
+        "baseline_share_of_bandwidth": moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth,
+    }
 
 
 class CachedTransformer:

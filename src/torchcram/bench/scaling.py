@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from torchcram.bench.timing import at_best, in_turns, waiting
+from torchcram.bench.timing import at_best, growth, in_turns, waiting
 from torchcram.bench.whole import WARM_UP, Contender, Size, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 from torchcram.results import Row
-
-FIRST = 8192
-"""Growth is told from here on: shorter sequences do not fill a GPU in the same way."""
+from torchcram.strict import reject
 
 
 class Stage(NamedTuple):
@@ -49,14 +46,28 @@ def stages(size: Size, buffers: Sequence[int]) -> list[Stage]:
     ]
 
 
-def run(size: Size, lengths: Sequence[int], buffers: Sequence[int], device: str, repeats: int = 5) -> Iterator[Row]:
+WHATS = ("train", "prefill")
+"""What can be timed."""
+
+
+def run(
+    size: Size,
+    lengths: Sequence[int],
+    buffers: Sequence[int],
+    device: str,
+    *,
+    whats: Sequence[str] = WHATS,
+    repeats: int = 5,
+) -> Iterator[Row]:
     """A training step and a prefill of each stage at each length, against a Transformer's; then how they grow."""
+    if unknown := sorted(set(whats) - set(WHATS)):
+        reject("what", ", ".join(unknown), ", ".join(WHATS))
     place = torch.device(device)
     found: dict[tuple[str, Stage], list[tuple[int, float]]] = {}
     for length in lengths:
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
-        for what in ("train", "prefill"):
+        for what in whats:
             dense = Contender(baseline("transformer", size.cram()), size, place)
             run_dense = (dense.train if what == "train" else dense.prefill)(tokens, RoutingPolicy())
             attention, best = at_best(run_dense, place, dense.forget)
@@ -70,33 +81,21 @@ def run(size: Size, lengths: Sequence[int], buffers: Sequence[int], device: str,
                     "stage": stage.name,
                     "length": length,
                     "batch": batch,
-                    "slots": "all" if stage.slots is None else stage.slots,
-                    "reads": stage.reads,
-                    "compile": stage.compile and size.compile,
+                    **_facts(stage, size),
                     "ours_ms": milliseconds,
                     "baseline": f"transformer, {attention}",
                     "baseline_ms": 1000 * theirs,
                     "ratio": 1000 * theirs / milliseconds,
                 }
     for (what, stage), times in found.items():
-        each = [(length, time / max(1, length / size.tokens)) for length, time in times if length >= FIRST]
-        if len(each) > 1:
-            yield {
-                "what": f"{what}, growth",
-                "stage": stage.name,
-                "slots": "all" if stage.slots is None else stage.slots,
-                "reads": stage.reads,
-                "from": each[0][0],
-                "to": each[-1][0],
-                "exponent": exponent(each),
-            }
+        grown = growth(what, times, size.tokens, stage=stage.name, **_facts(stage, size))
+        if grown is not None:
+            yield grown
 
 
-def exponent(times: Sequence[tuple[int, float]]) -> float:
-    """The slope of log time over log length, by least squares."""
-    x, y = ([math.log(value) for value in values] for values in zip(*times, strict=True))
-    middle, level = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+def _facts(stage: Stage, size: Size) -> dict[str, str | int | float]:
+    slots = "all" if stage.slots is None else stage.slots
+    return {"slots": slots, "reads": stage.reads, "compile": stage.compile and size.compile}
 
 
 def _time(stage: Stage, size: Size, what: str, tokens: torch.Tensor, repeats: int, device: torch.device) -> float:

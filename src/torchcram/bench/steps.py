@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,7 +22,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
 
     Also of a forward pass of as many sequences, as the model routes by itself, and how many times the first's that is;
     of a step with every token reading, as it was before release, for those that were; and with `state_length` the bytes
-    of the state after one sequence of so many positions.
+    of the state after one sequence of so many positions; and on a GPU how often the host waits for it in a step.
     """
     for trainer in trainers:
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
@@ -32,6 +33,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
     dense = [_dense(trainer, repeats) for trainer in trainers]
+    waits = [_waits(trainer) for trainer in trainers]
     return [
         {
             "index_rank": trainer.config.index_rank,
@@ -46,9 +48,10 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
             "forward_ms": 1000 * forward,
             "forward_to_first": forward / passes[0],
             **({"dense_step_ms": 1000 * before, "dense_to_settled": before / time} if before is not None else {}),
+            **({"host_waits": wait} if wait is not None else {}),
             **({"state_bytes": size, "state_length": state_length} if size is not None else {}),
         }
-        for trainer, time, before, forward, size in zip(trainers, each, dense, passes, sizes, strict=True)
+        for trainer, time, before, forward, wait, size in zip(trainers, each, dense, passes, waits, sizes, strict=True)
     ]
 
 
@@ -63,6 +66,22 @@ def _dense(trainer: Trainer, repeats: int) -> float | None:
     finally:
         control.released_at = kept
     return block / trainer.config.consolidation.lessons
+
+
+def _waits(trainer: Trainer) -> float | None:
+    """How often in a step the host waits for a GPU, fetching what became of it included; None on a CPU."""
+    if trainer.device.type != "cuda":
+        return None
+    steps = trainer.config.consolidation.lessons
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for _ in range(steps):
+                trainer.train_step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(each.message) for each in told) / steps
 
 
 def state_bytes(trainer: Trainer, length: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -100,4 +101,32 @@ def compare(
         "baseline": against,
         "baseline_ms": baseline_ms,
         "ratio": baseline_ms / ours_ms,
+    }
+
+
+def exponent(times: Sequence[tuple[int, float]]) -> float:
+    """The slope of log time over log length, by least squares."""
+    x, y = ([math.log(value) for value in values] for values in zip(*times, strict=True))
+    middle, level = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
+
+
+FIRST = 8192
+"""Growth is told from this length on: shorter sequences do not fill a GPU in the same way."""
+
+
+def growth(what: str, times: Sequence[tuple[int, float]], tokens: int, **facts: str | int | float) -> Row | None:
+    """How time grows with length where as many positions are in a batch; None if there are too few lengths to tell.
+
+    times: lengths, and milliseconds of a batch of `tokens` positions, or of one sequence that is longer.
+    """
+    each = [(length, time / max(1, length / tokens)) for length, time in times if length >= FIRST]
+    if len(each) < 2:
+        return None
+    return {
+        "what": f"{what}, growth",
+        **facts,
+        "from": each[0][0],
+        "to": each[-1][0],
+        "exponent": exponent(each),
     }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.bench.rival import fastest_space
-from torchcram.bench.timing import at_best, compare, wait_for
+from torchcram.bench.timing import at_best, compare, growth, wait_for
 from torchcram.config import CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
@@ -126,10 +126,15 @@ class Contender:
 def run(
     what: str, size: Size, lengths: Sequence[int], device: str, *, against: str = "transformer", repeats: int = 7
 ) -> Iterator[Row]:
-    """CRAM against another model at each length: `what` is `train` or `prefill`."""
+    """CRAM against another model at each length, and how its time grows: `what` is `train` or `prefill`."""
+    times = []
     with fastest_space(torch.device(device)) as form:
         for length in lengths:
-            yield _row(what, size, length, torch.device(device), against, form, repeats)
+            row = _row(what, size, length, torch.device(device), against, form, repeats)
+            times.append((length, float(str(row["ours_ms"]))))
+            yield row
+    if (grown := growth(what, times, size.tokens, slots=size.slots, reads=size.reads)) is not None:
+        yield grown
 
 
 def _row(what: str, size: Size, length: int, place: torch.device, against: str, form: str, repeats: int) -> Row:

@@ -75,17 +75,16 @@ def kernels(
 
 @bench.command()
 def scaling(
-    lengths: Annotated[
-        str, typer.Option(help="Positions of a sequence, separated by commas.")
-    ] = "2048,8192,32768,131072",
+    lengths: Annotated[str, typer.Option(help="Positions of a sequence, separated by commas.")] = "2048,131072",
     buffers: Annotated[str, typer.Option(help="Slots of CRAM's buffers, likewise.")] = "512,4096",
     preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
     tokens: Annotated[int, typer.Option(min=1, help="Positions in all, or of one longer sequence.")] = 65_536,
     reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
+    what: Annotated[str, typer.Option(help="What is timed: train, prefill.")] = "train,prefill",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
 ) -> None:
-    """How time grows with length, from dense attention to few that read a bounded buffer."""
+    """Where time goes, and how it grows with length, from dense attention to few that read a bounded buffer."""
     from itertools import chain
 
     from torchcram.bench.scaling import run, stores
@@ -100,18 +99,45 @@ def scaling(
         size = Size(preset=preset, tokens=tokens, reads=reads, bf16=on_gpu, compile=on_gpu)
         given = numbers("--lengths", lengths)
         rows = chain(
-            run(size, given, numbers("--buffers", buffers), device),
+            run(size, given, numbers("--buffers", buffers), device, whats=what.split(",")),
             stores(max(given), (1.0, 0.05, reads), device),
         )
         show_and_write("bench-scaling", rows, json, device)
 
 
 @bench.command()
+def breakdown(
+    lengths: Annotated[str, typer.Option(help="Positions of a sequence, separated by commas.")] = "2048,131072",
+    preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
+    tokens: Annotated[int, typer.Option(min=1, help="Positions in all, or of one longer sequence.")] = 65_536,
+    slots: Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")] = 512,
+    reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
+    against: Annotated[str, typer.Option(help="The other model, as for train.")] = "transformer",
+    top: Annotated[int, typer.Option(min=0, help="Also so many kernels that take longest.")] = 12,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
+    json: JsonFile = None,
+) -> None:
+    """What a device does during a training step and a prefill: its time by kind of work."""
+    from torchcram.bench.breakdown import run
+    from torchcram.bench.whole import Size
+    from torchcram.cli.errors import told
+    from torchcram.cli.settings import numbers, prepare
+    from torchcram.cli.tables import show_and_write
+
+    with told():
+        prepare(device)
+        on_gpu = device != "cpu"
+        size = Size(preset=preset, tokens=tokens, slots=slots, reads=reads, bf16=on_gpu, compile=on_gpu)
+        rows = run(size, numbers("--lengths", lengths), device, against=against, top=top)
+        show_and_write("bench-breakdown", rows, json, device)
+
+
+@bench.command()
 def decode(
     lengths: Annotated[str, typer.Option(help="Positions of a context, separated by commas.")] = "2048,131072",
     batches: Annotated[str, typer.Option(help="Sequences at once, likewise.")] = "1,32",
+    buffers: Annotated[str, typer.Option(help="Slots of CRAM's buffers, likewise.")] = "512",
     preset: Annotated[str, typer.Option(help="Size of the models.")] = "large",
-    slots: Annotated[int, typer.Option(min=1, help="Of each of CRAM's buffers.")] = 512,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
 ) -> None:
@@ -124,13 +150,12 @@ def decode(
 
     with told():
         prepare(device)
-        size = Size(preset=preset, slots=slots, bf16=device != "cpu", compile=device != "cpu")
-        show_and_write(
-            "bench-decode",
-            run(size, numbers("--lengths", lengths), numbers("--batches", batches), device),
-            json,
-            device,
-        )
+        on_gpu = device != "cpu"
+        sizes = [
+            Size(preset=preset, slots=slots, bf16=on_gpu, compile=on_gpu) for slots in numbers("--buffers", buffers)
+        ]
+        rows = run(sizes, numbers("--lengths", lengths), numbers("--batches", batches), device)
+        show_and_write("bench-decode", rows, json, device)
 
 
 @bench.command()
@@ -180,3 +205,42 @@ def steps(
         if json is not None:
             seeds = sorted({trainer.config.seed for trainer in trainers})
             results.write(json, name="bench-steps", rows=rows, seeds=seeds, machine=machine(device))
+
+
+@bench.command()
+def quality(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    accuracy: Annotated[float, typer.Option(min=0, max=1, help="From which on a run counts as solved.")] = 0.99,
+    measure: Annotated[str, typer.Option(help="Of what: accuracy, accuracy_novel, …")] = "accuracy_novel",
+    machine: Annotated[str | None, typer.Option(help="What the runs were made on, if not this machine.")] = None,
+    json: JsonFile = None,
+) -> None:
+    """Time to quality: seconds of training until a task was solved, the dense phase included."""
+    from torchcram import results, tasks
+    from torchcram.bench.quality import row
+    from torchcram.cli.errors import told
+    from torchcram.cli.tables import show_row
+    from torchcram.training.run import RunFolder
+
+    with told():
+        rows: list[results.Row] = []
+        for path in runs:
+            folder = RunFolder(path)
+            config = folder.config
+            length = tasks.make(config.task, **config.settings).length
+            rows.append(
+                {
+                    "what": path.name,
+                    "model": config.name,
+                    "preset": config.preset,
+                    "task": config.task,
+                    "length": length,
+                    "seed": config.seed,
+                    **row(folder.metrics(), accuracy, measure),
+                }
+            )
+            if str(json) != "-":
+                show_row(rows[-1])
+        if json is not None:
+            seeds = sorted({int(str(each["seed"])) for each in rows})
+            results.write(json, name="bench-quality", rows=rows, seeds=seeds, machine=machine)

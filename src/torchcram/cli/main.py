@@ -373,7 +373,7 @@ def performance(
     from torchcram.report.performance import NAMES, page, picture
 
     with told():
-        paths = {name: folder / f"bench-{name}.json" for name in NAMES}
+        paths = {name: folder / f"{file}.json" for name, file in NAMES.items()}
         files = {name: results.read(path) for name, path in paths.items() if path.is_file()}
         image = out.parent / "images" / "performance.svg"
         image.parent.mkdir(parents=True, exist_ok=True)

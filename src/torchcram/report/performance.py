@@ -13,18 +13,37 @@ from torchcram.report.words import SPACE, plain, short, times
 
 Row = Mapping[str, Any]
 Files = Mapping[str, Row]
-"""Result files by what they are of: train, prefill, decode, kernels, scaling."""
+"""Result files by what they are of, see `NAMES`."""
 
-NAMES = ("train", "prefill", "decode", "kernels", "scaling")
+NAMES = {
+    "train": "bench-train",
+    "prefill": "bench-prefill",
+    "decode": "bench-decode",
+    "kernels": "bench-kernels",
+    "scaling": "bench-scaling",
+    "breakdown": "bench-breakdown",
+    "runs": "bench-runs",
+    "quality": "bench-quality",
+    "length": "srcd-length",
+    "paper": "srcd-paper",
+}
+"""Result files that the page is made of, by what they are of; those that are not there are left out."""
+
 LONG, SHORT = 131_072, 2048
 FEW = "few read a bounded buffer"
 RIVAL = "transformer"
+SOLVED = 0.99
+"""Accuracy on novel keys from which on a buffer counts as large enough."""
+OVERHEAD = "choosing, listing and moving"
+"""A kind of work in `bench breakdown`."""
 
 _PAGE = """\
 # Performance
 
-Made by `torchcram performance` from `results/bench-{{train,prefill,decode,kernels,scaling}}.json`. Both sides of each
-figure are of the same run, on the same machine; the Transformer is compiled and has the attention that serves it best.
+Made by `torchcram performance` from the result files of benchmarks in `results/`. Both sides of each figure are of the
+same run, on the same machine; the Transformer is compiled and has the attention that serves it best. A speed is worth
+something only where the model is right: the last tables say how good trained models of this size are at these lengths,
+with these buffers.
 
 ![How many times faster than a Transformer a training step and a prefill are, by length](images/performance.svg)
 
@@ -40,6 +59,11 @@ _TITLES = {
     "decode": "One more token",
     "kernels": "Single operations",
     "scaling": "Growth, and where the time went",
+    "breakdown": "What the device does",
+    "runs": "Steps of trained runs, before release and now",
+    "quality": "Time to quality",
+    "length": "How good they are at these lengths",
+    "paper": "Training at the paper's size",
 }
 
 
@@ -80,7 +104,7 @@ def targets(files: Files) -> list[Target]:
     few = {"stage": FEW, "compile": True}
     large = _pick(files, "scaling", "ratio", what="train", length=LONG, slots=4096, **few)
     out.append(Target(what=f"training step, {LONG:,} positions, M = 4096", wanted=12.0, found=large))
-    growth = _pick(files, "scaling", "exponent", what="train, growth", stage=FEW, slots=512)
+    growth = _pick(files, "train", "exponent", what="train, growth", slots=512)
     out.append(
         Target(what="growth of a training step with length, exponent", wanted=0.05, found=growth, most=True, form=plain)
     )
@@ -95,6 +119,9 @@ def targets(files: Files) -> list[Target]:
     )
     less = theirs / mine if mine and theirs else None
     out.append(Target(what=f"decode, memory after {LONG:,} positions, M = 512: times less", wanted=200.0, found=less))
+    out.append(_smallest(files))
+    space = _pick(files, "train", "ratio", rival="mamba", length=SHORT)
+    out.append(Target(what=f"training step, {SHORT:,} positions, against Mamba-2", wanted=1.0, found=space))
     for length, slots, least in ((SHORT, 512, 12.0), (32_768, 512, 150.0), (32_768, "all", 40.0)):
         found = _pick(files, "kernels", "ratio", what="read, forward", length=length, slots=slots)
         named = "an unbounded buffer" if slots == "all" else f"M = {slots}"
@@ -102,7 +129,44 @@ def targets(files: Files) -> list[Target]:
     for way, least in (("forward", 0.6), ("backward", 0.5)):
         found = _pick(files, "kernels", "share_of_bandwidth", what=f"scan, {way}", length=SHORT)
         out.append(Target(what=f"scan, {way}: share of a copy's bandwidth", wanted=least, found=found, form=plain))
-    return out
+    return out + _of_training(files)
+
+
+def _smallest(files: Files) -> Target:
+    """Memory of a decoder with the smallest buffer that is large enough for SRCD."""
+    enough = [
+        int(row["slots"])
+        for row in _rows(files, "length")
+        if row.get("length") == LONG and row.get("slots") and row.get("accuracy_novel", 0) >= SOLVED
+    ]
+    mine, theirs = (
+        _pick(files, "decode", key, length=LONG, batch=32, slots=min(enough, default=None))
+        for key in ("state_bytes", "baseline_state_bytes")
+    )
+    which = f"M = {min(enough):,}" if enough else "the smallest M that is enough"
+    found = theirs / mine if mine and theirs else None
+    return Target(what=f"the same with {which}, which solves SRCD there: times less", wanted=50.0, found=found)
+
+
+def _of_training(files: Files) -> list[Target]:
+    """What concerns whole runs."""
+    moved = _pick(files, "breakdown", "share", model="cram", what="train", kind=OVERHEAD, length=SHORT)
+    waits = _pick(files, "runs", "host_waits", model="cram")
+    settled = _pick(files, "runs", "dense_to_settled", model="cram", length=8192)
+    seconds = _pick(files, "paper", "seconds", steps=10_000)
+    share = f"{OVERHEAD}: share of a training step"
+    return [
+        Target(what=share, wanted=0.08, found=moved, most=True, form=plain),
+        Target(what="waits of the host in a training step", wanted=0.0, found=waits, most=True, form=plain),
+        Target(what="a step before release ÷ after, 8,192 positions", wanted=1.3, found=settled),
+        Target(
+            what="training at the paper's size, 10,000 steps: minutes",
+            wanted=8.0,
+            found=seconds / 60 if seconds else None,
+            most=True,
+            form=plain,
+        ),
+    ]
 
 
 def page(files: Files) -> str:
@@ -116,7 +180,7 @@ def picture(files: Files) -> str:
     """How many times faster than a Transformer, by length: SVG."""
     curves = []
     for name, colour in (("train", "novel"), ("prefill", "other0")):
-        rows = [row for row in _rows(files, name) if row.get("slots") == 512]
+        rows = [row for row in _rows(files, name) if row["what"] == name and row.get("slots") == 512]
         points = sorted((float(row["length"]), float(row["ratio"])) for row in rows)
         curves.append(
             Curve(label=_TITLES[name].removeprefix("A "), colour=colour, middle=points, bolder=name == "train")
@@ -146,9 +210,12 @@ def picture(files: Files) -> str:
 
 
 _COLUMNS = (
-    *("what", "stage", "store", "length", "batch", "slots", "reads", "compile"),
+    *("what", "model", "preset", "seed", "stage", "store", "kind", "kernel", "length", "batch", "slots"),
+    *("accuracy", "accuracy_novel", "reads", "opt", "compile"),
     *("ours_ms", "baseline_ms", "ratio", "tokens_per_second", "baseline_tokens_per_second"),
-    *("share_of_bandwidth", "baseline_share_of_bandwidth", "exponent", "baseline"),
+    *("share", "kernels", "share_of_bandwidth", "baseline_share_of_bandwidth", "exponent"),
+    *("dense_step_ms", "step_ms", "dense_to_settled", "forward_ms", "host_waits", "steps", "seconds"),
+    *("solved_at", "seconds_to_solved", "few_reads_at", "seconds_to_few_reads", "baseline"),
 )
 
 
@@ -172,15 +239,15 @@ def _cell(value: object) -> str:
 
 
 def _pick(files: Files, name: str, key: str, **wanted: object) -> float | None:
-    """A number of the first row that is as wanted; None if there is none."""
-    for row in _rows(files, name):
+    """A number of the first row that is as wanted; None if there is none. rival: see `_rows`."""
+    for row in _rows(files, name, str(wanted.pop("rival", RIVAL))):
         if all(row.get(field) == value for field, value in wanted.items()) and row.get(key) is not None:
             return float(row[key])
     return None
 
 
-def _rows(files: Files, name: str) -> list[Row]:
-    """Those of a result file that are not against some other model than a Transformer."""
+def _rows(files: Files, name: str, rival: str = RIVAL) -> list[Row]:
+    """Those of a result file; of whole models, those that are not against some other model."""
     rows: Iterable[Row] = files[name]["rows"] if name in files else ()
     whole = name in ("train", "prefill")
-    return [row for row in rows if not whole or str(row.get("baseline", RIVAL)).startswith(RIVAL)]
+    return [row for row in rows if not whole or str(row.get("baseline", rival)).startswith(rival)]

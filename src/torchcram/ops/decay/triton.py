@@ -57,11 +57,11 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
         if parts > 1:
             added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
             ends = (added, left)
-            _forward[(batch, blocks, parts)](
+            _scan_forward[(batch, blocks, parts)](
                 x, rate, gap, reset, initial, states, *ends, length, width, *steps, part, parts, WHOLE=False, **sizes
             )
-            _join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
-        _forward[(batch, blocks, parts)](
+            _scan_join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
+        _scan_forward[(batch, blocks, parts)](
             x, rate, gap, reset, begins, states, last, last, length, width, *steps, part, parts, WHOLE=True, **sizes
         )
     return states, last
@@ -93,13 +93,13 @@ def scan_rows_backward(
         if parts > 1:
             added, left, after = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
             inputs = (grad, states, rate, gap, reset, initial, given)
-            _backward[(batch, blocks, parts)](
+            _scan_backward[(batch, blocks, parts)](
                 *inputs, *grads, added, left, length, width, *steps, part, parts, WHOLE=False, **sizes
             )
-            _join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
+            _scan_join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
             given = after
         inputs = (grad, states, rate, gap, reset, initial, given)
-        _backward[(batch, blocks, parts)](
+        _scan_backward[(batch, blocks, parts)](
             *inputs, *grads, grad_x, grad_x, length, width, *steps, part, parts, WHOLE=True, **sizes
         )
     return grad_rate.sum(1), grad_initial
@@ -169,7 +169,7 @@ def _decay(rate, GAP, RESET, row, length, at, inside):
 
 
 @triton.jit
-def _forward(
+def _scan_forward(
     X,
     RATE,
     GAP,
@@ -228,7 +228,7 @@ def _forward(
 
 
 @triton.jit
-def _join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
+def _scan_join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
     """What each part is given [B, parts, D]: what the one before it (or after, BACKWARDS) comes to."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -242,7 +242,7 @@ def _join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.constex
 
 
 @triton.jit
-def _backward(
+def _scan_backward(
     GRAD,
     STATES,
     RATE,

@@ -64,7 +64,7 @@ def advance(
         flat = (x.view(rows, width) for x in (h, out, slopes[number] if learns else out))
         before, after, slope = (TensorDescriptor.from_tensor(x, tile) for x in flat)
         with on_device(into):
-            _step[grid](
+            _euler_step[grid](
                 TensorDescriptor.from_tensor(h.view(rows, width), part),
                 before,
                 drive,
@@ -122,7 +122,7 @@ def advance_backward(
     g = grad.to(start.dtype).contiguous().view(rows, width)
     for number in reversed(range(steps)):
         with on_device(start):
-            _slope[(programs, triton.cdiv(width, channels))](
+            _euler_slope[(programs, triton.cdiv(width, channels))](
                 g,
                 slopes[number],
                 log_gap,
@@ -213,7 +213,7 @@ def _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known):
 
 
 @triton.jit
-def _step(
+def _euler_step(
     H,
     BEFORE,
     INTO,
@@ -257,7 +257,7 @@ def _step(
 
 
 @triton.jit
-def _slope(
+def _euler_slope(
     GRAD,
     SLOPE,
     LOG_GAP,

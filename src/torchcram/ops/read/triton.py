@@ -105,10 +105,10 @@ def read(
     shape = (count, total, heads, 1 / math.sqrt(size))
     by_rows, by_events = _Tiles.of_rows(q), _Tiles.of_events(q)
     with on_device(q):
-        _forward[(batch * heads, first_event.shape[1])](
+        _read_forward[(batch * heads, first_event.shape[1])](
             q, k, v, strength, recency, *times, first_event, end_event, out, log_total, *shape, **by_rows.meta(q)
         )
-        _mass[(batch, first_row.shape[1])](
+        _read_mass[(batch, first_row.shape[1])](
             q, k, strength, recency, *times, first_row, end_row, log_total, mass, *shape, **by_events.meta(q)
         )
     return out, log_total, mass
@@ -153,11 +153,11 @@ def read_backward(
     given = (grad, inner, log_total)
     by_rows, by_events = _Tiles.of_rows(q).meta(q), _Tiles.of_events(q).meta(q)
     with on_device(q):
-        _backward_rows[(batch * heads, first_event.shape[1])](
+        _read_backward_rows[(batch * heads, first_event.shape[1])](
             q, k, v, strength, recency, *times, first_event, end_event, *given, grad_q, *shape, **by_rows
         )
         grads = grad_k, grad_v, grad_strength, grad_recency
-        _backward_events[(batch * heads, tiles)](
+        _read_backward_events[(batch * heads, tiles)](
             q, k, v, strength, recency, *times, first_row, end_row, *given, *grads, *shape, tiles, **by_events
         )
     return grad_q, grad_k, grad_v, grad_strength, grad_recency
@@ -356,7 +356,7 @@ def _scores(
 
 
 @triton.jit
-def _forward(
+def _read_forward(
     Q,
     K,
     V,
@@ -418,7 +418,7 @@ def _forward(
 
 
 @triton.jit
-def _mass(
+def _read_mass(
     Q,
     K,
     STRENGTH,
@@ -483,7 +483,7 @@ def _mass(
 
 
 @triton.jit
-def _backward_rows(
+def _read_backward_rows(
     Q,
     K,
     V,
@@ -542,7 +542,7 @@ def _backward_rows(
 
 
 @triton.jit
-def _backward_events(
+def _read_backward_events(
     Q,
     K,
     V,
