@@ -122,7 +122,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         note=(
             "The saddle is at (q*, 0). At (1, 1) dp/dt = η_p (1 - q*) > 0: no fixed point, unless p is held in 0..1, "
-            "as the equations do not. They conserve a quantity, and have no attractor."
+            "as the equations do not. They conserve a quantity, have no attractor, and below the separatrix run off."
         ),
     ),
     Claim(
