@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from torchcram.paper import phase
+from torchcram.paper.claims import CLAIMS, CURVES
 from torchcram.paper.dynamics import System, simulate, stability
 from torchcram.paper.transition import FITS, change_point, intervals, sigmoid
 
@@ -162,6 +163,10 @@ def test_a_curve_that_does_not_fall_can_be_fitted():
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     return list(phase.run("ci", tmp_path_factory.mktemp("phase")))
+
+
+def test_rows_name_claims(rows):
+    assert {row["claim"] for row in rows} <= set(CLAIMS) | set(CURVES)
 
 
 def test_the_text_is_right_about_the_saddle_and_wrong_about_the_attractor(rows):

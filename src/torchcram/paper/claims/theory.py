@@ -31,7 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
         note=(
             "The proof counts a query that does not read as wrong; it can be guessed, or known by heart. "
             "Over queries and with guessing among V values the bound is (1 - ε·V/(V-1)) f n. "
-            "Appendix B proves (f - ε) n, which is less than (1-ε) f n for every f < 1, not more."
+            "Appendix B proves (f - ε) n, ε over positions; with the same ε that is less than (1-ε) f n, not more."
         ),
     ),
     Claim(
@@ -61,7 +61,7 @@ CLAIMS: tuple[Claim, ...] = (
         unit="formula",
         measures="reads that the appendix derives for a static router, ε over all positions",
         places=(Place(section="B", item="eq. 17", words="≥ f · n (1 - ε/f) = (f - ε) · n"),),
-        note="At f = 0.05 it allows no errors beyond 5 % of the positions: at ε ≥ f it asks for nothing.",
+        note="From ε = f on it asks for nothing: on SRCD, from an error at 5 % of the positions on.",
     ),
     Claim(
         id="theory/consolidated-bound",
@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         note=(
             "No proof. It holds for exact gradients of a squared error that is convex in the weights; "
-            "with sampled gradients at a constant rate the error stops falling at a floor in proportion to η. "
+            "with sampled gradients at a constant rate, what cannot be returned leaves an error in proportion to η. "
             "A map with a ReLU is not convex in its weights, and r^E moves while it is learned."
         ),
     ),
