@@ -19,7 +19,7 @@ from torchcram.strict import reject
 
 Row = Mapping[str, str | int | float | bool | None]
 
-_PACKAGES = ("torchcram", "torch", "numpy", "triton", "transformers")
+_PACKAGES = ("torchcram", "torch", "numpy", "scipy", "triton", "transformers")
 
 
 def write(

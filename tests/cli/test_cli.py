@@ -17,6 +17,7 @@ from tests.report.runs import STORY, write
 from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
+from torchcram.paper.claims import CLAIMS
 from torchcram.tasks import NAMES
 
 HELP_CPU_SECONDS = 0.5
@@ -361,3 +362,38 @@ def test_help_lists_every_task(monkeypatch):
     told = CliRunner().invoke(app, ["train", "--help"]).output
     for name in NAMES:
         assert re.search(rf"[ (]{name}[,.;)]", told), name
+
+
+def test_reproduce_lists_experiments():
+    lines = run("reproduce", "--list").output.splitlines()
+    assert [line.split()[0] for line in lines] == ["theory", "phase", "practice"]
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_reproduce_writes_rows_that_name_claims(tmp_path):
+    done = run("reproduce", "theory", "--scale", "ci", "--out", str(tmp_path), "--json", str(tmp_path / "x" / "t.json"))
+    assert "static router that guesses" in done.output
+    data = results.read(tmp_path / "theory.json")
+    assert data == results.read(tmp_path / "x" / "t.json")
+    assert data["name"] == "paper-theory"
+    assert {row["claim"] for row in data["rows"]} <= set(CLAIMS)
+
+
+def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
+    done = run("reproduce", "theory", "--out", str(tmp_path), "--json", "-")
+    assert json.loads(done.output)["rows"] == results.read(tmp_path / "theory.json")["rows"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gravity"], "experiment = 'gravity' is not possible; allowed: theory, phase, practice"),
+        (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'paper'"),
+        ([], "--list says which there are"),
+    ],
+)
+def test_reproduce_refuses_what_it_does_not_know(words, said, tmp_path):
+    done = run("reproduce", *words, "--out", str(tmp_path))
+    assert done.exit_code != 0
+    assert said in done.output.replace("│", "").replace("\n", " ")
+    assert not list(tmp_path.iterdir())

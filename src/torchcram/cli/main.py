@@ -176,6 +176,29 @@ def staleness(
 
 
 @app.command()
+def reproduce(
+    experiment: Annotated[str | None, typer.Argument(help="The experiment: theory, phase, practice.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
+    scale: Annotated[
+        str, typer.Option(help="ci (small), or paper: the paper's size where an experiment has one.")
+    ] = "ci",
+    out: Annotated[Path, typer.Option(help="Folder for the rows, and for what an experiment trains.")] = Path(
+        "runs/paper"
+    ),
+    json: JsonFile = None,
+) -> None:
+    """Measure what the paper claims: each row names the claim, what is printed, and what came out."""
+    from torchcram.cli import reproduce as command
+
+    if list_:
+        command.show_list()
+    elif experiment is None:
+        raise typer.BadParameter("name an experiment; --list says which there are")
+    else:
+        command.run(experiment, scale=scale, out=out, json=json)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
     out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,
