@@ -388,7 +388,7 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     ("words", "said"),
     [
         (["gravity"], "experiment = 'gravity' is not possible; allowed: theory, phase, practice"),
-        (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'paper'"),
+        (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),
         ([], "--list says which there are"),
     ],
 )

@@ -179,9 +179,7 @@ def staleness(
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="The experiment: theory, phase, practice.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
-    scale: Annotated[
-        str, typer.Option(help="ci (small), or paper: the paper's size where an experiment has one.")
-    ] = "ci",
+    scale: Annotated[str, typer.Option(help="ci (small), cpu or gpu.")] = "ci",
     out: Annotated[Path, typer.Option(help="Folder for the rows, and for what an experiment trains.")] = Path(
         "runs/paper"
     ),

@@ -28,7 +28,7 @@ def run(scale: Scale, out: Path) -> Iterator[Row]:
     yield _implied_routing()
     yield _best_fit()
     for name in ("phase/attention", "phase/attention-again"):
-        yield from _plotted(CURVES[name], {"ci": 200, "paper": 2000}[scale])
+        yield from _plotted(CURVES[name], 200 if scale == "ci" else 2000)
     for name, curve in CURVES.items():
         if curve.y == "density":
             yield _density(name, curve)

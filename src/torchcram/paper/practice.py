@@ -31,7 +31,7 @@ def run(scale: Scale, out: Path) -> Iterator[Row]:
             yield _through_points(law, k, chance)
     yield _exposures_a_step()
     yield from _human()
-    data = sudden_stops(patterns={"ci": 50, "paper": 1000}[scale])
+    data = sudden_stops(patterns=50 if scale == "ci" else 1000)
     yield from averaging(data)
 
 

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-Scale = Literal["ci", "paper"]
-"""`ci`: on two CPU cores, calculators in seconds. `paper`: the paper's own size where an experiment has one."""
+Scale = Literal["ci", "cpu", "gpu"]
+"""`ci`: seconds to a few minutes on two CPU cores. `cpu`: what such a machine can do in an hour or two. `gpu`: on one
+GPU. What is calculated rather than trained is the same for the latter two."""

@@ -26,7 +26,7 @@ _DELTA = 0.05
 def run(scale: Scale, out: Path) -> Iterator[Row]:
     """Bounds of theorems 1 to 3, and drawn routers and memories to hold against them."""
     del out  # nothing is trained
-    positions = {"ci": 4_000_000, "paper": 100_000_000}[scale]
+    positions = 4_000_000 if scale == "ci" else 100_000_000
     yield {
         "what": "optimum",
         "claim": "theory/opt",
@@ -35,8 +35,8 @@ def run(scale: Scale, out: Path) -> Iterator[Row]:
     }
     yield from _static(positions)
     yield from _corollary()
-    yield from _convergence({"ci": 4096, "paper": 65_536}[scale])
-    yield from _reduction({"ci": 256, "paper": 4096}[scale])
+    yield from _convergence(4096 if scale == "ci" else 65_536)
+    yield from _reduction(256 if scale == "ci" else 4096)
 
 
 def _static(positions: int) -> Iterator[Row]:
