@@ -1,16 +1,25 @@
 """The documents: their numbers come from result files, their examples run, their links lead somewhere."""
 
 import math
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
 from torchcram import results
+from torchcram.cli.main import app
 from torchcram.report import baselines
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "experiments" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def bench_row(what: str, **wanted):
@@ -263,3 +272,30 @@ def test_readme_shows_both_commands():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
     assert "make test" in text
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "experiments").glob("*.sh")), ids=lambda path: path.name)
+def test_commands_of_experiments_exist_with_their_options(script, tmp_path):
+    program = tmp_path / "told"
+    program.write_text('#!/bin/sh\nprintf "%s\\t" "$@"; echo\n')
+    program.chmod(0o755)
+    told = subprocess.run(
+        ["bash", str(script), str(tmp_path / "results")],
+        env={**os.environ, "TORCHCRAM": str(program)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert told
+    for line in told:
+        words, command = line.rstrip("\t").split("\t"), typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            name, *words = words
+            command = command.commands[name]
+        command.make_context(name, words)  # an unknown option, or a missing argument, is an error
+
+
+def test_every_experiment_is_listed():
+    listed = (ROOT / "experiments" / "README.md").read_text()
+    assert all(f"`{path.name}" in listed for path in (ROOT / "experiments").glob("*.sh"))

@@ -86,3 +86,17 @@ def test_results_of_two_machines_are_not_one(tmp_path):
     parts = [("final", part(tmp_path, name, [], machine=name)) for name in ("one", "other")]
     with pytest.raises(ValueError, match="several machines: one, other"):
         results.collect("both", "", parts)
+
+
+def test_parts_of_a_benchmark_become_one_file(tmp_path):
+    paths = [tmp_path / f"{number}.json" for number in range(2)]
+    for number, path in enumerate(paths):
+        results.write(path, name="part", rows=[{"what": "train", "length": number}], seeds=[number], machine="m")
+    joined = results.join("bench-train", [results.read(path) for path in paths])
+    assert [row["length"] for row in joined["rows"]] == [0, 1]
+    assert (joined["name"], joined["seeds"], joined["machine"]) == ("bench-train", [0, 1], "m")
+    with pytest.raises(ValueError, match="given twice"):
+        results.join("x", [results.read(paths[0])] * 2)
+    results.write(tmp_path / "elsewhere.json", name="bench-train", rows=[], machine="n")
+    with pytest.raises(ValueError, match="several machines"):
+        results.join("x", [results.read(paths[0]), results.read(tmp_path / "elsewhere.json")])

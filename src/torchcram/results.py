@@ -82,11 +82,24 @@ def collect(
         reject("what", ", ".join(unknown), ", ".join(KINDS))
     before = [] if onto is None else [onto]
     datas = [*before, *(data for _, data in parts)]
-    if len({data["machine"] for data in datas}) > 1:
-        raise ValueError(f"results of several machines: {', '.join(sorted({data['machine'] for data in datas}))}")
+    rows = [
+        *(row for data in before for row in data["rows"]),
+        *(_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]),
+    ]
+    return {"name": name, "setting": setting, **_together(datas), "rows": _once(rows)}
+
+
+def join(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One result file of several of the same machine, with all their commands, and their rows as they are."""
+    rows = [row for part in parts for row in part["rows"]]
+    return {"name": name, **_together(parts), "rows": _once(rows)}
+
+
+def _together(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the rows of several result files came from."""
+    if len(machines := {data["machine"] for data in datas}) > 1:
+        raise ValueError(f"results of several machines: {', '.join(sorted(machines))}")
     return {
-        "name": name,
-        "setting": setting,
         "command": "\n".join(
             dict.fromkeys(_without_file(line) for data in datas for line in data["command"].splitlines())
         ),
@@ -95,12 +108,6 @@ def collect(
         "seeds": sorted({seed for data in datas for seed in data["seeds"]}),
         "machine": datas[0]["machine"],
         "versions": datas[-1]["versions"],
-        "rows": _once(
-            [
-                *(row for data in before for row in data["rows"]),
-                *(_labelled(what, data["commit"], row) for what, data in parts for row in data["rows"]),
-            ]
-        ),
     }
 
 

@@ -379,6 +379,19 @@ def baselines(
 
 
 @app.command()
+def join(
+    parts: Annotated[list[Path], typer.Argument(help="Result files of the same machine.")],
+    out: Annotated[Path, typer.Option(help="The result file to write.")],
+) -> None:
+    """Make one result file of several, e.g. of a benchmark that was run in parts."""
+    from torchcram import results
+    from torchcram.cli.errors import told
+
+    with told():
+        results.save(out, results.join(out.stem, [results.read(path) for path in parts]))
+
+
+@app.command()
 def performance(
     folder: Annotated[Path, typer.Option("--results", help="Folder of the result files bench-*.json.")] = Path(
         "results"

@@ -24,13 +24,12 @@ NAMES = {
     "breakdown": "bench-breakdown",
     "runs": "bench-runs",
     "quality": "bench-quality",
-    "length": "srcd-length",
+    "length": "srcd-length-paper",
     "paper": "srcd-paper",
 }
 """Result files that the page is made of, by what they are of; those that are not there are left out."""
 
 LONG, SHORT = 131_072, 2048
-FEW = "few read a bounded buffer"
 RIVAL = "transformer"
 SOLVED = 0.99
 """Accuracy on novel keys from which on a buffer counts as large enough."""
@@ -101,21 +100,20 @@ def targets(files: Files) -> list[Target]:
         for length, least in zip((SHORT, 8192, 32_768, LONG), wanted, strict=True):
             found = _pick(files, what, "ratio", length=length, slots=512)
             out.append(Target(what=f"{name}, {length:,} positions, M = 512", wanted=least, found=found))
-    few = {"stage": FEW, "compile": True}
-    large = _pick(files, "scaling", "ratio", what="train", length=LONG, slots=4096, **few)
+    large = _pick(files, "train", "ratio", length=LONG, slots=4096)
     out.append(Target(what=f"training step, {LONG:,} positions, M = 4096", wanted=12.0, found=large))
     growth = _pick(files, "train", "exponent", what="train, growth", slots=512)
     out.append(
         Target(what="growth of a training step with length, exponent", wanted=0.05, found=growth, most=True, form=plain)
     )
     for batch, least in ((32, 80.0), (1, 4.0)):
-        found = _pick(files, "decode", "ratio", length=LONG, batch=batch)
+        found = _pick(files, "decode", "ratio", length=LONG, batch=batch, slots=512)
         out.append(Target(what=f"decode after {LONG:,} positions, batch {batch}", wanted=least, found=found))
-    long, brief = (_pick(files, "decode", "ours_ms", length=length, batch=32) for length in (LONG, SHORT))
+    long, brief = (_pick(files, "decode", "ours_ms", length=length, batch=32, slots=512) for length in (LONG, SHORT))
     flat = long / brief if long and brief else None
     out.append(Target(what=f"decode, time at {LONG:,} ÷ at {SHORT:,}", wanted=1.05, found=flat, most=True, form=plain))
     mine, theirs = (
-        _pick(files, "decode", key, length=LONG, batch=32) for key in ("state_bytes", "baseline_state_bytes")
+        _pick(files, "decode", key, length=LONG, batch=32, slots=512) for key in ("state_bytes", "baseline_state_bytes")
     )
     less = theirs / mine if mine and theirs else None
     out.append(Target(what=f"decode, memory after {LONG:,} positions, M = 512: times less", wanted=200.0, found=less))
