@@ -21,7 +21,7 @@ sweep gate --workers 3 --model gate "${prices[@]}"
 sweep entropy --workers 1 --model entropy --set seed=1 --set optimizer.rate=1e-3 --vary model.deviations=2
 sweep boat --workers 1 --model seqboat+cost --set optimizer.rate=5e-4 --vary model.attention.window=1024 --vary model.cost=0.05
 
-$torchcram bench steps "$runs"/cram/* "$runs"/gate/* "$runs"/entropy/* "$runs"/boat/* --device "$device" \
+$torchcram bench steps "$runs"/cram/*/ "$runs"/gate/*/ "$runs"/entropy/*/ "$runs"/boat/*/ --device "$device" \
     --json "$out/parts/curve-costs.json"
 $torchcram collect "timed=$out/parts/curve-cram.json" "timed=$out/parts/curve-gate.json" \
     "timed=$out/parts/curve-entropy.json" "timed=$out/parts/curve-boat.json" "cost=$out/parts/curve-costs.json" \

@@ -22,7 +22,7 @@ $torchcram collect "final=$out/srcd-paper.json" "final=$out/parts/others.json" -
 first="$runs/cram/seed=${seeds%%,*}"
 transformer="$runs/others/model=transformer"
 $torchcram bench steps "$first" "$transformer" --compile --device "$device" --json "$out/bench-runs.json"
-$torchcram bench quality "$runs"/cram/seed=* "$transformer" --json "$out/bench-quality.json"
+$torchcram bench quality "$runs"/cram/seed=*/ "$transformer" --json "$out/bench-quality.json"
 
 files=()
 evaluate() { # NAME RUN LENGTH ROWS WORDS...
