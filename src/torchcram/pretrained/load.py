@@ -16,6 +16,7 @@ from torchcram.pretrained.fetch import SOURCES, folder
 from torchcram.pretrained.sites import Own, text_config
 from torchcram.pretrained.tokens import Bytes, Merges, Tokenizer
 from torchcram.strict import reject
+from torchcram.training import checkpoint
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
@@ -30,6 +31,8 @@ class Pretrained:
     tokenizer: Tokenizer
     note: str
     """What a reader of figures should know of it."""
+    kind: str = ""
+    """Of model, for one trained here: `transformer`, `cram`, …"""
 
     def fresh(self) -> Any:
         """The same model with random weights."""
@@ -67,6 +70,14 @@ def load(name: str | os.PathLike[str], *, step: int | None = None, device: torch
     return made
 
 
+def checkpoints(name: str | os.PathLike[str]) -> list[int]:
+    """Steps of a run of which there are checkpoints."""
+    found = checkpoint.steps(RunFolder(name).checkpoints)
+    if not found:
+        raise ValueError(f"{os.fspath(name)} is not the folder of a run, or has no checkpoint")
+    return found
+
+
 def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretrained:
     folder = RunFolder(path)
     config = folder.config
@@ -75,8 +86,10 @@ def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretr
     trainer = Trainer(config.override({"compile": False}), device)
     if not trainer.restore(folder.checkpoints, step):
         raise ValueError(f"{path} has no checkpoint")
-    model = Own(trainer.model.eval()).requires_grad_(False)
-    return Pretrained(path.name, model, Bytes(), f"{config.name}, {trainer.step:,} steps on text, by bytes")
+    released = trainer.consolidator.released_at is not None
+    model = Own(trainer.model.eval(), released=released).requires_grad_(False)
+    note = f"{config.name}, {trainer.step:,} steps on text, by bytes"
+    return Pretrained(path.resolve().name, model, Bytes(), note, config.name)
 
 
 def _fetched(name: str, device: torch.device | str) -> Pretrained:

@@ -29,13 +29,17 @@ class Document:
     text: str
 
 
-def documents(path: str | os.PathLike[str]) -> list[Document]:
-    """Those of a text file, which may be packed as `.xz`: parted by lines `<|endoftext|>`, or by WikiText's titles."""
-    file = Path(path)
+def read(path: str | os.PathLike[str]) -> str:
+    """All of a text file, which may be packed as `.xz`."""
     try:
-        text = unpacked(file).decode("utf-8")
+        return unpacked(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not text in UTF-8: {error}") from error
+        raise ValueError(f"{os.fspath(path)} is not text in UTF-8: {error}") from error
+
+
+def documents(path: str | os.PathLike[str]) -> list[Document]:
+    """Those of a text file: parted by lines `<|endoftext|>`, or by WikiText's titles."""
+    file, text = Path(path), read(path)
     parts = (_END if _END.search(text) else _TITLE).split(text)
     kept = [part for part in parts if part.strip()]
     if not kept:
@@ -85,8 +89,10 @@ def windows(
     first = torch.tensor([] if tokenizer.first is None else [tokenizer.first], dtype=torch.long)
     size = length - len(first)
     cut = []
-    for document in texts:
-        found = torch.tensor(tokenizer.encode(document.text), dtype=torch.long)
+    for numbers in tokenizer.encode_all([document.text for document in texts]):
+        # Byte by byte, as numbers of Python, a large file would take minutes.
+        found = torch.frombuffer(bytearray(numbers), dtype=torch.uint8) if isinstance(numbers, bytes) else numbers
+        found = torch.as_tensor(found, dtype=torch.long)
         cut.append(found[: len(found) // size * size].view(-1, size))
     counts = torch.tensor([len(rows) for rows in cut])
     if not counts.sum():
