@@ -269,7 +269,9 @@ def probe(
     train_tokens: Annotated[int, typer.Option(min=1, help="To learn from, at most.")] = 10_000_000,
     eval_tokens: Annotated[int, typer.Option(min=1, help="To judge on, at most.")] = 500_000,
     tested_tokens: Annotated[int, typer.Option(min=1, help="For losses with attention replaced, at most.")] = 100_000,
-    window: Annotated[int | None, typer.Option(min=8, help="Tokens of a window; default: 1024, or all it has.")] = None,
+    window: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a window; default: as trained; or 1024, or all.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
     rank: Annotated[
         int | None, typer.Option(min=0, help="Of the narrow probe; default: a quarter of the width; 0: none.")

@@ -77,7 +77,7 @@ def run(
                 loaded = load(name, step=step, device=device)
                 if bf16:
                     loaded.model.bfloat16()
-            length = window or min(_WINDOW, loaded.context or _WINDOW)
+            length = window or loaded.length or min(_WINDOW, loaded.context or _WINDOW)
             if loaded.context and length > loaded.context:
                 raise ValueError(
                     f"--window {length} is more than the {loaded.context} positions that {loaded.name} has"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from torchcram.files import digest
 from torchcram.models import build
 from torchcram.pretrained import gguf, llama, tokens
 from torchcram.pretrained.fetch import SOURCES, folder
@@ -33,6 +34,8 @@ class Pretrained:
     """What a reader of figures should know of it."""
     kind: str = ""
     """Of model, for one trained here: `transformer`, `cram`, …"""
+    length: int = 0
+    """Tokens of the sequences that it was trained on; 0 if that is not known."""
 
     def fresh(self) -> Any:
         """The same model with random weights."""
@@ -89,7 +92,7 @@ def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretr
     released = trainer.consolidator.released_at is not None
     model = Own(trainer.model.eval(), released=released).requires_grad_(False)
     note = f"{config.name}, {trainer.step:,} steps on text, by bytes"
-    return Pretrained(path.resolve().name, model, Bytes(), note, config.name)
+    return Pretrained(path.resolve().name, model, Bytes(), note, config.name, trainer.task.length)
 
 
 def _fetched(name: str, device: torch.device | str) -> Pretrained:
@@ -102,6 +105,10 @@ def _fetched(name: str, device: torch.device | str) -> Pretrained:
 def _from_gguf(path: Path) -> Pretrained:
     file = gguf.read(path)
     model = llama.build(*llama.from_gguf(file))
+    found = digest(path)
+    for name, known in SOURCES.items():
+        if known.sha256 == found:  # what `fetch` would get, however it came here
+            return Pretrained(name, model, tokens.from_gguf(file), known.about)
     kinds = sorted({place.kind.name for place in file.places.values() if place.kind.weights > 1})
     return Pretrained(path.stem, model, tokens.from_gguf(file), f"weights of {', '.join(kinds)}" if kinds else "")
 
@@ -121,7 +128,8 @@ def _from_hub(name: str | os.PathLike[str]) -> Pretrained:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(
-            f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]}"
+            f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]} "
+            "Give the name or folder of a decoder (GPT-2, Llama, Qwen, Gemma, …), a .gguf file, or a .bin of llama2.c"
         ) from error
     begins = tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]
     return Pretrained(str(name), model, Merges(tokenizer, tokenizer.bos_token_id if begins else None), "")

@@ -92,7 +92,7 @@ def find(model: nn.Module) -> list[Site]:
     if not found:
         raise ValueError(
             f"no attention was found in {type(model).__name__}: known are modules named …Attention that have one of "
-            f"{', '.join(_OUTWARD)}"
+            f"{', '.join(_OUTWARD)}. Give a decoder that attends: GPT-2, Llama, Qwen, Gemma and others like them"
         )
     return found
 

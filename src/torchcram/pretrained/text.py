@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class Windows:
 
 
 def windows(
-    texts: Iterable[Document], tokenizer: Tokenizer, length: int, most: int | None = None, seed: int = 0
+    texts: Sequence[Document], tokenizer: Tokenizer, length: int, most: int | None = None, seed: int = 0
 ) -> Windows:
     """Documents cut into windows, of which some are drawn if they have more than `most` tokens.
 
@@ -96,6 +96,9 @@ def windows(
         cut.append(found[: len(found) // size * size].view(-1, size))
     counts = torch.tensor([len(rows) for rows in cut])
     if not counts.sum():
-        raise ValueError(f"no text is as long as one window of {length} tokens; give more, or smaller windows")
+        files = ", ".join(dict.fromkeys(document.name.rpartition(":")[0] or document.name for document in texts))
+        raise ValueError(
+            f"no text is as long as one window of {length} tokens in {files}; give more of it, or a smaller --window"
+        )
     rows = torch.cat([first.expand(int(counts.sum()), -1), torch.cat(cut)], dim=1)
     return Windows(rows, torch.arange(len(cut)).repeat_interleave(counts)).some(most, seed)

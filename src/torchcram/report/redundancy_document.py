@@ -113,7 +113,8 @@ def _text(rows: Sequence[Row]) -> str:
         _list(inflation(rows)),
         "Heads, in the paper's three groups:",
         _heads(rows),
-        "The ladder: centred R² of each predictor.",
+        "The ladder: centred R² of each predictor. The linear ones are exact; the narrow one learned by descent, in "
+        "one pass over the tokens, and may not be at its best.",
         _ladder(rows),
         "**What it is worth.** Nats a token more with a single layer's attention replaced, on average over the layers "
         "of a third, and the share of the mean's cost that is saved.",
