@@ -208,6 +208,8 @@ def test_several_models_make_one_file(folder, tmp_path):
     done = CliRunner().invoke(app, [*both[:2], both[1], *both[3:]])
     assert done.exit_code == 1
     assert "two models are named small; results are told apart by it" in done.output.replace("\n", " ")
+    rows = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
+    assert {row["model"] for row in rows} == {"small"}, "what was found before the mistake is kept"
 
 
 def test_the_beginning_of_a_text_is_told_as_it_is(folder, tmp_path):

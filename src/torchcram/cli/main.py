@@ -289,7 +289,7 @@ def probe(
     ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="The model computes in bfloat16: quicker, less exact.")] = False,
     tf32: Annotated[
-        bool, typer.Option("--tf32", help="On a GPU, products of float32 in tf32: quicker, nearly as exact.")
+        bool, typer.Option("--tf32", help="On a GPU, products of float32 in tf32: quicker, less exact.")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:

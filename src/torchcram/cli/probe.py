@@ -98,10 +98,11 @@ def run(
                 for row in found
                 if step == stages[-1] or row["what"] not in _OF_THE_LAST
             ]
-    out.mkdir(parents=True, exist_ok=True)
-    names = dict.fromkeys(str(row["model"]).rpartition("/")[2] for row in rows)
-    called = f"redundancy-{'-'.join(names) if at is None else 'training'}"
-    results.write(out / "redundancy.json", name=called, rows=rows, seeds=[seed], machine=machine(device))
+            # What was found so far is there even if the rest is never reached.
+            out.mkdir(parents=True, exist_ok=True)
+            names = dict.fromkeys(str(row["model"]).rpartition("/")[2] for row in rows)
+            called = f"redundancy-{'-'.join(names) if at is None else 'training'}"
+            results.write(out / "redundancy.json", name=called, rows=rows, seeds=[seed], machine=machine(device))
     with replacing(out / "report.html") as temporary:
         temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
     for mine in report.parts(rows):
