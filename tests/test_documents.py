@@ -11,7 +11,7 @@ import typer
 
 from torchcram import results
 from torchcram.cli.main import app
-from torchcram.report import baselines
+from torchcram.report import baselines, redundancy_document
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -161,6 +161,16 @@ def test_making_data_is_a_small_share_of_a_step():
     rows = results.read(ROOT / "results" / "bench-data.json")["rows"]
     assert {"cpu" in row["torch"] for row in rows} == {True, False}
     assert all(row["share"] <= 0.05 for row in rows)
+
+
+def test_the_document_on_redundancy_is_the_one_made_from_results():
+    names = ("smollm2", "training")
+    paths = [*(ROOT / "results" / f"redundancy-{name}.json" for name in names), ROOT / "docs" / "redundancy.md"]
+    there = [path.exists() for path in paths]
+    assert all(there) or not any(there), "results and document come together"
+    if all(there):
+        pretrained, training = map(results.read, paths[:2])
+        assert paths[2].read_text(encoding="utf-8") == redundancy_document.page(pretrained, training)
 
 
 def test_the_page_of_baselines_is_the_one_made_from_results():

@@ -45,8 +45,11 @@ def write(
 
 
 def save(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
-    """Write what a result file holds, as it is."""
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    """Write what a result file holds, as it is, a row a line."""
+    about = {name: value for name, value in data.items() if name != "rows"}
+    head = json.dumps(about, indent=1, allow_nan=False).removesuffix("\n}")
+    lines = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in data["rows"])
+    text = f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
     if os.fspath(path) == "-":
         sys.stdout.write(text)
         return

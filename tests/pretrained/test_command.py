@@ -45,8 +45,8 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
     data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
     rows = data["rows"]
     kinds = {row["what"] for row in rows}
-    told = {"about", "layer", "group", "heads", "head", "penalty", "loss", "one layer", "order", "layers", "copying"}
-    assert kinds == told
+    told = {"about", "first windows", "layer", "group", "heads", "head", "penalty", "loss", "one layer", "order"}
+    assert kinds == told | {"one of a group", "layers", "copying"}
     about = rows[0]
     assert about["dtype"] == "float32"
     assert (about["window"], about["documents"]) == (16, 3)
@@ -77,11 +77,12 @@ def test_each_text_is_judged_on_by_itself(folder, tmp_path):
     assert one.exit_code == 0, one.output
     rows, alone = (json.loads((tmp_path / x / "redundancy.json").read_text())["rows"] for x in ("both", "one"))
     assert [row for row in rows if row["text"] == "two.txt"] == alone
+    assert {row["model"] for row in rows} == {"small"}
     kinds = {row["what"] for row in rows if row["text"] == "three.txt"}
     assert kinds >= {"about", "layer", "group", "loss", "one layer", "layers", "copying"}
     page = (tmp_path / "both" / "report.html").read_text()
-    assert "small, on two.txt: " in page
-    assert "small, on three.txt: " in page
+    assert "<h1>small, on two.txt</h1>" in page
+    assert "<h1>small, on three.txt</h1>" in page
     assert page.count("<h2>Layers</h2>") == 2
     (tmp_path / "two.txt").write_text("abc", encoding="utf-8")
     done = probe(folder, tmp_path / "same", "--judge", str(folder / "two.txt"), "--judge", str(tmp_path / "two.txt"))
@@ -183,6 +184,55 @@ def test_on_a_gpu_the_model_computes_in_whole_float32(folder, tmp_path, monkeypa
     assert asked == {"tf32": False}
 
 
+def test_precision_is_one_of_three(folder, tmp_path, monkeypatch):
+    done = probe(folder, tmp_path / "out", "--bf16", "--tf32")
+    assert done.exit_code == 1
+    assert "--bf16 and --tf32 exclude each other" in done.output
+    asked = {}
+    monkeypatch.setattr(command, "prepare", lambda device, **given: asked.update(given))
+    probe(folder, tmp_path / "out", "--tf32", model="none.gguf")
+    assert asked == {"tf32": True}
+
+
+def test_several_models_make_one_file(folder, tmp_path):
+    (tmp_path / "other.gguf").write_bytes((folder / "small.gguf").read_bytes())
+    words = ["--tested-tokens", "64", "--rank", "0", "--text", str(folder / "one.txt"), "--window", "16"]
+    both = ["probe", str(folder / "small.gguf"), str(tmp_path / "other.gguf"), *words, "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, both)
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
+    assert data["name"] == "redundancy-small-other"
+    each = [[row | {"model": ""} for row in data["rows"] if row["model"] == name] for name in ("small", "other")]
+    assert each[0] == each[1], "they are the same, and so is what is found of them"
+    assert (tmp_path / "out" / "report.html").read_text().count("<h2>Layers</h2>") == 2
+    done = CliRunner().invoke(app, [*both[:2], both[1], *both[3:]])
+    assert done.exit_code == 1
+    assert "two models are named small; results are told apart by it" in done.output.replace("\n", " ")
+    rows = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
+    assert {row["model"] for row in rows} == {"small"}, "what was found before the mistake is kept"
+
+
+def test_the_beginning_of_a_text_is_told_as_it_is(folder, tmp_path):
+    text = "abc ab " * 100
+    (tmp_path / "titles.txt").write_text(" \n = A = \n" + text, encoding="utf-8")
+    given = ["--judge", str(tmp_path / "titles.txt"), "--tested-tokens", "48", "--rank", "0"]
+    done = probe(folder, tmp_path / "out", *given)
+    assert done.exit_code == 0, done.output
+    loaded = load(folder / "small.gguf")
+    tokens = torch.tensor(loaded.tokenizer.encode((tmp_path / "titles.txt").read_text()))[: 3 * 16].view(3, 16)
+    with torch.no_grad():
+        logits = loaded.model(tokens).logits[:, :-1]
+    loss = float(torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:]))
+    (row,) = [
+        row
+        for row in json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
+        if row["what"] == "first windows"
+    ]
+    assert row["windows"] == 3
+    assert row["loss"] == pytest.approx(loss, abs=1e-4)
+    assert f"titles.txt: perplexity {np.exp(loss):.2f}" in done.output.replace("\n", " ")
+
+
 def test_thirds_of_layers_cover_all():
     for layers in (1, 2, 3, 5, 12, 30):
         groups = redundancy._groups(layers)
@@ -215,6 +265,17 @@ def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
     assert len(reads) == 2
     assert reads == [1, 1] or name == "cram"
     assert any(row["what"] == "copying" for row in rows) == (name == "transformer")
+    done = CliRunner().invoke(
+        app, [*again[:-6], "--at", "all", "--window", "32", "--tested-tokens", "64", "--rank", "0"]
+    )
+    assert done.exit_code == 0, done.output
+    every = json.loads((tmp_path / "both" / "redundancy.json").read_text())
+    assert every["name"] == "redundancy-training"
+    assert {row["step"] for row in every["rows"]} == {0, 2, 4}
+    assert {row["step"] for row in every["rows"] if row["what"] == "head"} == {4}, "the last is shown in full"
+    assert not [row for row in every["rows"] if row.get("weights") == "random"], "step 0 has random weights"
+    assert {row["kind"] for row in every["rows"] if row["what"] == "about"} == {name}
+    assert [row["released"] for row in every["rows"] if row["what"] == "reads"] == [False] * 3
     assert load(tmp_path / "run", step=2).note == f"{name}, 2 steps on text, by bytes"
     with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 0, 2, 4"):
         load(tmp_path / "run", step=3)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.pretrained import files
-from torchcram.pretrained import gguf, llama, tokens
+from torchcram.files import digest
+from torchcram.pretrained import fetch, gguf, llama, tokens
 from torchcram.pretrained.load import load
 
 pytest.importorskip("transformers")
@@ -70,6 +71,22 @@ def test_a_gguf_file_gives_the_model_that_it_means(tmp_path):
     assert loaded.context == 64
     assert loaded.note == ""
     assert not any(p.requires_grad for p in loaded.model.parameters())
+
+
+def test_a_file_that_can_be_fetched_is_known_by_its_checksum(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    source = fetch.Source("package", "1", "small.gguf", digest(path), "a model of 4 bits")
+    monkeypatch.setitem(fetch.SOURCES, "known", source)
+    assert (load(path).name, load(path).note) == ("known", "a model of 4 bits")
+    monkeypatch.setitem(fetch.SOURCES, "known", source._replace(sha256="0" * 64))
+    assert load(path).name == "small"
+
+
+def test_texts_are_cut_alike_alone_and_together(tmp_path):
+    tokenizer = load(write(tmp_path)).tokenizer
+    texts = [f"abc ab {number}" for number in range(100)]
+    assert list(tokenizer.encode_all(texts)) == [tokenizer.encode(text) for text in texts]
+    assert list(tokens.Bytes().encode_all(["é", "ab"])) == [b"\xc3\xa9", b"ab"]
 
 
 def test_a_llama2c_file_gives_the_same_model(tmp_path):

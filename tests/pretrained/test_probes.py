@@ -166,6 +166,35 @@ def test_the_narrow_map_tells_what_it_can():
     torch.testing.assert_close(probes.Narrow(4, 2, 3)(torch.randn(5, 4)).std(0), torch.zeros(3))  # at first
 
 
+def test_layers_that_learn_together_learn_what_each_would_alone():
+    torch.manual_seed(0)
+    seen = [(torch.randn(2, 20, 6), scale * torch.randn(2, 20, 4)) for scale in (1.0, 30.0)]
+    maps = [probes.Narrow(6, 3, 4) for _ in seen]
+    config = probes.ProbeConfig(chunk=16, rate=0.05)
+    mixed = [torch.randperm(40) for _ in range(3)]
+
+    def learned(layers):
+        descent = probes._Descent("adapter", range(len(layers)), [maps[layer] for layer in layers], config)
+        for order in mixed:
+            descent.learn([seen[layer] for layer in layers], order, 9)
+        return [descent.predictor(place)(sites.Seen(seen[layer][0], None)) for place, layer in enumerate(layers)]
+
+    together = learned([0, 1])
+    for layer, said in enumerate(together):
+        torch.testing.assert_close(said, learned([layer])[0], atol=1e-4, rtol=1e-4)
+        assert (said.flatten(0, 1).std(0) > 0).all(), "at first they say the same everywhere"
+
+
+def test_layers_of_other_widths_learn_apart():
+    seen = [(torch.randn(2, 5, 8), torch.randn(2, 5, width)) for width in (4, 6, 4)]
+    made = probes._descents(seen, probes.ProbeConfig(steps=1))
+    assert [(each.name, each.layers) for each in made] == [
+        *(("adapter", [0, 2]), ("descent", [0, 2])),
+        *(("adapter", [1]), ("descent", [1])),
+    ]
+    assert probes._descents(seen, probes.ProbeConfig(rank=0)) == []
+
+
 def test_shuffled_inputs_need_their_products_alone():
     """Without a penalty, and with the right inputs' products, it is the linear map."""
     generator = torch.Generator().manual_seed(0)

@@ -166,12 +166,17 @@ def test_costs_and_shares_are_of_the_same_layers(done):
             low, high = measures.between(drawn @ (losses - intact).numpy() / drawn.sum(1))
             assert (row["cost_low"], row["cost_high"]) == pytest.approx((low, high), abs=1e-3)
             assert row["cost_low"] < row["cost"] < row["cost_high"]
+            (third,) = found(rows, what="one of a group", predictor=name, group=("early", "middle", "late")[layer])
+            assert third["cost"] == pytest.approx(row["cost"], abs=1e-9), "of three layers each is a third"
+    (all_of_them,) = found(rows, what="one of a group", predictor="linear", group="overall")
+    costs = [row["cost"] for row in found(rows, what="one layer", predictor="linear")]
+    assert all_of_them["cost"] == pytest.approx(np.mean(costs))
     told = [row for row in rows if row.get("recovered") is not None]
     assert {(row["what"], row["predictor"]) for row in told} >= {
         (what, name) for what in ("one layer", "layers") for name in ("mean", "linear", "adapter")
     }
     for row in told:
-        same = {key: row.get(key) for key in ("what", "layer", "order", "count")}
+        same = {key: row.get(key) for key in ("what", "layer", "group", "order", "count")}
         (mean,) = found(rows, predictor="mean", **same)
         assert mean["cost_low"] > 0
         assert row["recovered"] == pytest.approx(1 - (row["loss"] - row["intact"]) / (mean["loss"] - mean["intact"]))

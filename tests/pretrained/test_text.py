@@ -17,6 +17,9 @@ class Letters:
     def encode(self, words):
         return [ord(letter) for letter in words]
 
+    def encode_all(self, texts):
+        return map(self.encode, texts)
+
 
 def test_documents_are_parted_by_lines_or_titles(tmp_path):
     (tmp_path / "novels.txt.xz").write_bytes(lzma.compress(b"one\n<|endoftext|>\ntwo\n<|endoftext|>\n"))

@@ -39,7 +39,7 @@ def test_a_verdict_counts_layers_by_the_upper_end_of_an_interval():
     linear = ((0.01, 0.0, 0.02), (0.02, 0.01, 0.0299), (0.02, 0.01, 0.031), (0.0, -0.1, 0.01), (2.0, 1.5, 2.5))
     told = said(linear=linear, mean=((0.02, 0.0, 0.029), (1.0, 0.5, 1.5)), r2_low=0.35, r2_high=0.45)
     assert "tells 40 % (35 % to 45 %) of the variance" in told
-    assert "the paper's R is 0.5, and that of the mean alone 0.3" in told
+    assert "R as the paper measures it is 0.5, the mean's alone 0.3" in told
     assert "in 4 of 10 layers, chosen on other text, it cost at most 1 % of the loss (the mean, 2)" in told
     assert "in all layers, 2 (1.5 to 2.5) nats a token." in told
     assert "too few" not in told
@@ -52,7 +52,7 @@ def test_a_verdict_says_no_more_than_was_measured():
     told = said(linear=((0.02, -0.1, 0.5), (2.0, 1.5, 2.5)))
     assert "even in 2 of 4 layers it may cost more than 1 % of the loss; in all" in told
     assert "tells nothing of the variance" in said(linear=((0.01,), (2.0,)), r2=-0.1)
-    too_little = "some: too little was measured for a verdict."
+    too_little = "some: too little was measured for a verdict; give more text, and more --tested-tokens."
     assert said(linear=()) == too_little
     assert said(linear=((0.1,),), r2=None) == too_little
 

@@ -66,6 +66,12 @@ def test_the_last_ones_are_kept(tmp_path):
     assert newest(tmp_path, refuse).step == 200
 
 
+def test_some_are_always_kept(tmp_path):
+    for step in (0, 1, 2, 3, 10):
+        save(tmp_path, some(step), keep=1, always=(0, 2))
+    assert checkpoint.steps(tmp_path) == [0, 2, 10]
+
+
 def test_no_checkpoint_is_none(tmp_path):
     assert newest(tmp_path, refuse) is None
 

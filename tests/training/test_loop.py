@@ -9,6 +9,7 @@ from torchcram import CramConfig
 from torchcram.memory import RoutingPolicy
 from torchcram.ops import Lengths
 from torchcram.tasks import Srcd
+from torchcram.training import checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import load_decisions
 from torchcram.training.loop import Trainer
@@ -146,6 +147,13 @@ def test_a_run_keeps_the_decisions_of_every_step(tmp_path: Path) -> None:
     found = load_decisions(tmp_path / "decisions")
     assert found["step"].tolist() == list(range(run.config.steps))
     assert 0 < int(found["read"].sum()) <= int(found["asked"].sum())
+
+
+def test_a_run_is_kept_as_it_was_at_steps_that_are_named(tmp_path: Path) -> None:
+    list(trainer(save_at=[0, 3, 7], save_every=10, keep=1).run(tmp_path))
+    assert checkpoint.steps(tmp_path) == [0, 3, 7, 30]
+    with pytest.raises(ValueError, match="save_at = -1 is not possible; allowed: an integer of at least 0"):
+        trainer(save_at=[-1])
 
 
 def test_reads_and_audits_of_training_are_counted() -> None:

@@ -275,8 +275,12 @@ def timeseries_page(
 
 @app.command()
 def probe(
-    model: Annotated[
-        str, typer.Argument(help="A Hugging Face name or folder, a .gguf file, a .bin of llama2.c, or a run on text.")
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="A Hugging Face name or folder, a .gguf file, a .bin of llama2.c, or a run on text; or several.",
+        ),
     ],
     text: Annotated[list[Path], typer.Option(help="Text to learn from; give it several times for several files.")],
     out: Annotated[Path, typer.Option(help="Folder for redundancy.json and report.html.")],
@@ -286,7 +290,9 @@ def probe(
     train_tokens: Annotated[int, typer.Option(min=1, help="To learn from, at most.")] = 10_000_000,
     eval_tokens: Annotated[int, typer.Option(min=1, help="To judge on, at most.")] = 500_000,
     tested_tokens: Annotated[int, typer.Option(min=1, help="For losses with attention replaced, at most.")] = 100_000,
-    window: Annotated[int | None, typer.Option(min=8, help="Tokens of a window; default: 1024, or all it has.")] = None,
+    window: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a window; default: as trained; or 1024, or all.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
     rank: Annotated[
         int | None, typer.Option(min=0, help="Of the narrow probe; default: a quarter of the width; 0: none.")
@@ -298,16 +304,21 @@ def probe(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     at: Annotated[
         str | None,
-        typer.Option(help="Of a run: steps whose checkpoints are meant, separated by commas; default: the last."),
+        typer.Option(
+            help="Of a run: steps whose checkpoints are meant, separated by commas, or all; default: the last."
+        ),
     ] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="The model computes in bfloat16: quicker, less exact.")] = False,
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="On a GPU, products of float32 in tf32: quicker, less exact.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
 ) -> None:
     """How much of a pretrained model's attention can be told without attending, and what it is worth."""
     from torchcram.cli import probe as command
 
     command.run(
-        model,
+        models,
         out,
         text=text,
         judged=judged or [],
@@ -321,6 +332,7 @@ def probe(
         seed=seed,
         at=at,
         bf16=bf16,
+        tf32=tf32,
         device=device,
     )
 
@@ -389,6 +401,29 @@ def join(
 
     with told():
         results.save(out, results.join(out.stem, [results.read(path) for path in parts]))
+
+
+@app.command()
+def redundancy(
+    pretrained: Annotated[Path, typer.Option(help="Result file of `torchcram probe smollm2`.")] = Path(
+        "results/redundancy-smollm2.json"
+    ),
+    training: Annotated[Path, typer.Option(help="Result file of `torchcram probe RUN RUN --at all`.")] = Path(
+        "results/redundancy-training.json"
+    ),
+    out: Annotated[Path, typer.Option(help="Where to write the document.")] = Path("docs/redundancy.md"),
+) -> None:
+    """Write the document about redundant attention, from result files."""
+    from torchcram import results
+    from torchcram.cli.errors import told
+    from torchcram.files import replacing
+    from torchcram.report.redundancy_document import page
+
+    with told():
+        text = page(results.read(pretrained), results.read(training))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 @app.command()

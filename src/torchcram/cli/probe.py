@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -14,20 +18,24 @@ from torchcram import results
 from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, numbers, prepare
 from torchcram.files import replacing
-from torchcram.pretrained import redundancy
-from torchcram.pretrained.load import Pretrained, load
+from torchcram.pretrained import function, redundancy
+from torchcram.pretrained.load import Pretrained, checkpoints, load
 from torchcram.pretrained.probes import ProbeConfig
 from torchcram.pretrained.redundancy import RedundancyConfig
-from torchcram.pretrained.text import Document, Windows, documents, windows
+from torchcram.pretrained.text import Document, Windows, documents, read, windows
+from torchcram.pretrained.tokens import Bytes, Tokenizer
 from torchcram.report import redundancy as report
 from torchcram.results import Row
 
 _WINDOW = 1024
+_FIRST = 16  # windows of a text, from its beginning, whose perplexity tells whether a model was loaded right
+_OF_THE_LAST = ("head", "penalty", "order")  # rows that earlier steps of a run are not shown by
+_LETTERS = 32  # more than a token has, on average
 
 
 @told()
 def run(
-    model: str,
+    models: Sequence[str],
     out: Path,
     *,
     text: Sequence[Path],
@@ -42,46 +50,92 @@ def run(
     seed: int,
     at: str | None,
     bf16: bool,
+    tf32: bool,
     device: str,
 ) -> None:
-    """Find out how much of a model's attention can be told without attending; write rows and a page to a folder."""
-    prepare(device, tf32=False)
+    """Find out how much of models' attention can be told without attending; write rows and a page to a folder."""
+    if bf16 and tf32:
+        raise ValueError("--bf16 and --tf32 exclude each other; tf32 is the more exact of the two")
+    prepare(device, tf32=tf32)
     console = Console(highlight=False)
+    began = time.monotonic()
+
+    def say(words: str) -> None:
+        console.print(f"{time.monotonic() - began:5.0f} s  {words}", soft_wrap=True)
+
     config = RedundancyConfig(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
     )
     rows: list[Row] = []
-    parts: tuple[Windows, dict[str, Windows]] | None = None  # the same at every step
-    for step in [None] if at is None else numbers("--at", at, least=0):
-        with _room(device, f"to hold {model}; use --device cpu, or a smaller model"):
-            loaded = load(model, step=step, device=device)
-            if bf16:
-                loaded.model.bfloat16()
-        length = window or min(_WINDOW, loaded.context or _WINDOW)
-        if loaded.context and length > loaded.context:
-            raise ValueError(f"--window {length} is more than the {loaded.context} positions that {loaded.name} has")
-        parts = parts or _parts(loaded, text, judged, length, train_tokens, eval_tokens, seed)
-        train, held = parts
-        if step is not None:
-            console.print(f"step {step:,}")
-        with _room(device, "for this; use a smaller --batch or --window"):
-            found = [
-                *(_about(loaded, train, name, windows) for name, windows in held.items()),
-                *redundancy.run(loaded, train, held, config, device=device, say=console.print),
+    texts = _Texts(text, judged, train_tokens, eval_tokens, seed)
+    for name in models:
+        stages: Sequence[int | None] = [None] if at is None else _steps(name, at)
+        if len(stages) > 1:  # one of them can be the first, which has random weights
+            config = replace(config, control_tokens=0)
+        for step in stages:
+            with _room(device, f"to hold {name}; use --device cpu, or a smaller model"):
+                loaded = load(name, step=step, device=device)
+                if bf16:
+                    loaded.model.bfloat16()
+            length = window or loaded.length or min(_WINDOW, loaded.context or _WINDOW)
+            if loaded.context and length > loaded.context:
+                raise ValueError(
+                    f"--window {length} is more than the {loaded.context} positions that {loaded.name} has"
+                )
+            say(loaded.name if step is None else f"{loaded.name}, step {step:,}")
+            parts = texts.cut(loaded.tokenizer, length)
+            if (loaded.name, step) in {(row["model"], row.get("step")) for row in rows}:
+                raise ValueError(f"two models are named {loaded.name}; results are told apart by it")
+            with _room(device, "for this; use a smaller --batch or --window"):
+                firsts = [_first(loaded, *each, tested_tokens, batch, device, say) for each in parts.first.items()]
+                found = [
+                    *(_about(loaded, parts.train, *each, tf32 and device != "cpu") for each in parts.held.items()),
+                    *firsts,
+                    *redundancy.run(loaded, parts.train, parts.held, config, device=device, say=say),
+                ]
+            rows += [
+                _rounded(row if step is None else {**row, "step": step})
+                for row in found
+                if step == stages[-1] or row["what"] not in _OF_THE_LAST
             ]
-        rows += found if step is None else [{**row, "step": step} for row in found]
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"redundancy-{loaded.name.rpartition('/')[2]}"
-    results.write(out / "redundancy.json", name=name, rows=rows, seeds=[seed], machine=machine(device))
+            # What was found so far is there even if the rest is never reached.
+            out.mkdir(parents=True, exist_ok=True)
+            names = dict.fromkeys(str(row["model"]).rpartition("/")[2] for row in rows)
+            called = f"redundancy-{'-'.join(names) if at is None else 'training'}"
+            results.write(out / "redundancy.json", name=called, rows=rows, seeds=[seed], machine=machine(device))
     with replacing(out / "report.html") as temporary:
         temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
-    for mine in report.by_text(rows).values():
+    for mine in report.parts(rows):
         heads, lines = (
             report.over_training(mine) if at is not None else (report.HEADS, report.groups(mine, intervals=False))
         )
         console.print(_table(heads, lines))
         console.print(report.verdict(report.last(mine)), soft_wrap=True)
-    console.print(f"{out / 'redundancy.json'}, {out / 'report.html'}", soft_wrap=True)
+    say(f"{out / 'redundancy.json'}, {out / 'report.html'}")
+
+
+def _steps(model: str, at: str) -> list[int]:
+    """Of a run, all of which there are checkpoints, or those that are listed."""
+    return checkpoints(model) if at == "all" else numbers("--at", at, least=0)
+
+
+def _first(
+    loaded: Pretrained, text: str, first: Windows, tokens: int, batch: int, device: str, say: Callable[[str], None]
+) -> Row:
+    """Perplexity at the beginning of a text, which others may have measured too."""
+    some = first[torch.arange(min(_FIRST, len(first), max(1, tokens // first.tokens.shape[1])))]
+    loss = float(function.Tester(loaded.model, [], some, batch=batch, device=device).loss().mean())
+    say(
+        f"{text}: perplexity {math.exp(loss):.2f} ({loss:.4f} nats a token) on its first {len(some)} windows of "
+        f"{some.tokens.shape[1]:,}"
+    )
+    told = {"windows": len(some), "loss": loss, "perplexity": math.exp(loss)}
+    return {"what": "first windows", "text": text, "model": loaded.name, **told}
+
+
+def _rounded(row: Row) -> Row:
+    """Six digits of each number: more would be of no use in a file of thousands."""
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
 
 
 @contextmanager
@@ -96,38 +150,63 @@ def _room(device: str, way: str) -> Iterator[None]:
         raise
 
 
-def _about(loaded: Pretrained, train: Windows, text: str, held: Windows) -> Row:
+def _about(loaded: Pretrained, train: Windows, text: str, held: Windows, tf32: bool) -> Row:
     return {
         "what": "about",
         "text": text,
         "model": loaded.name,
+        "kind": loaded.kind,
         "note": loaded.note,
         "window": held.tokens.shape[1],
         "train_tokens": train.tokens.numel(),
         "eval_tokens": held.tokens.numel(),
         "documents": len(set(held.owner.tolist())),
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
-        "dtype": str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
+        "dtype": "tf32" if tf32 else str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
     }
 
 
-def _parts(
-    loaded: Pretrained, text: Sequence[Path], judged: Sequence[Path], length: int, train: int, held: int, seed: int
-) -> tuple[Windows, dict[str, Windows]]:
-    """Windows to learn from, and others to judge on: those of each other file, or of the ends of the same ones."""
-    given = [document for path in text for document in documents(path)]
-    if judged:
-        if both := sorted({path.resolve() for path in text} & {path.resolve() for path in judged}):
-            raise ValueError(f"{both[0].name} cannot both be learned from and judged on")
-        others = {path.name: documents(path) for path in judged}
-        if len(others) < len(judged):
-            raise ValueError("two files to judge on have the same name; results are told apart by it")
-    else:
-        given, ends = _ends(given)
-        others = {f"the end of {', '.join(path.name for path in text)}": ends}
-    return windows(given, loaded.tokenizer, length, train, seed), {
-        name: windows(some, loaded.tokenizer, length, held, seed) for name, some in others.items()
-    }
+class _Cut(NamedTuple):
+    """Windows of texts."""
+
+    train: Windows
+    """To learn from."""
+    held: dict[str, Windows]
+    """To judge on, by text."""
+    first: dict[str, Windows]
+    """The beginnings of files to judge on, as they are."""
+
+
+class _Texts:
+    """Files to learn from, and others to judge on; or the ends of the same ones."""
+
+    def __init__(self, text: Sequence[Path], judged: Sequence[Path], train: int, held: int, seed: int) -> None:
+        self.given = [document for path in text for document in documents(path)]
+        self.judged, self.train, self.held, self.seed = judged, train, held, seed
+        self._bytes: tuple[int, _Cut] | None = None
+        if judged:
+            if both := sorted({path.resolve() for path in text} & {path.resolve() for path in judged}):
+                raise ValueError(f"{both[0].name} cannot both be learned from and judged on")
+            self.others = {path.name: documents(path) for path in judged}
+            if len(self.others) < len(judged):
+                raise ValueError("two files to judge on have the same name; results are told apart by it")
+        else:
+            self.given, ends = _ends(self.given)
+            self.others = {f"the end of {', '.join(path.name for path in text)}": ends}
+
+    def cut(self, tokenizer: Tokenizer, length: int) -> _Cut:
+        """As tokens, in windows; those of bytes are the same for every model."""
+        if isinstance(tokenizer, Bytes) and self._bytes is not None and self._bytes[0] == length:
+            return self._bytes[1]
+        held = {name: windows(some, tokenizer, length, self.held, self.seed) for name, some in self.others.items()}
+        first = {}
+        for path in self.judged:
+            beginning = read(path)[: _FIRST * _LETTERS * length]
+            first[path.name] = windows([Document(path.name, beginning)], tokenizer, length)
+        made = _Cut(windows(self.given, tokenizer, length, self.train, self.seed), held, first)
+        if isinstance(tokenizer, Bytes):
+            self._bytes = length, made
+        return made
 
 
 def _ends(given: Sequence[Document]) -> tuple[list[Document], list[Document]]:

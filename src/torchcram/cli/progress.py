@@ -77,10 +77,12 @@ class Display:
         if self.last is None:
             return Text(f"the first evaluation comes at step {self.trainer.config.evaluate_every}", style="dim")
         found = self.last.evaluation
+        bits = found.metrics.get("bits_per_byte")
+        kinds = ("novel", "recurring")
         numbers = {
             "loss": f"{self.last.loss:.3f}",
-            "novel": _share(found.metrics["accuracy_novel"]),
-            "recurring": _share(found.metrics["accuracy_recurring"]),
+            **({kind: _share(found.metrics[f"accuracy_{kind}"]) for kind in kinds} if bits is None else {}),
+            **({"bits a byte": f"{bits:.3f}"} if bits is not None else {}),
             "reads": f"{_share(found.ledger.reads)} (OPT {_share(found.metrics['opt'])})",
             "q̄": _plain(found.mean_quality),
             "price": f"{self.trainer.consolidator.price:.3f} nats",
@@ -97,9 +99,11 @@ def describe(progress: Progress, steps: int) -> str:
     found = progress.evaluation
     m = found.metrics
     left = (steps - progress.step) * progress.step_seconds
+    bits = m.get("bits_per_byte")
+    told = f"accuracy novel {_share(m['accuracy_novel']):>6} recurring {_share(m['accuracy_recurring']):>6}"
     return (
         f"{progress.phase:<11} step {progress.step:>6}/{steps}  loss {progress.loss:7.3f}  "
-        f"accuracy novel {_share(m['accuracy_novel']):>6} recurring {_share(m['accuracy_recurring']):>6}  "
+        f"{told if bits is None else f'{bits:.3f} bits a byte of held-out text'}  "
         f"reads {_share(found.ledger.reads):>6} (least {_share(m['opt']):>6})  q̄ {_plain(found.mean_quality)}  "
         f"{1000 * progress.step_seconds:.0f} ms a step, {left / 60:.1f} min left"
     )

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from torchcram.files import digest
 from torchcram.models import build
 from torchcram.pretrained import gguf, llama, tokens
 from torchcram.pretrained.fetch import SOURCES, folder
 from torchcram.pretrained.sites import Own, text_config
 from torchcram.pretrained.tokens import Bytes, Merges, Tokenizer
 from torchcram.strict import reject
+from torchcram.training import checkpoint
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 
@@ -30,6 +32,10 @@ class Pretrained:
     tokenizer: Tokenizer
     note: str
     """What a reader of figures should know of it."""
+    kind: str = ""
+    """Of model, for one trained here: `transformer`, `cram`, …"""
+    length: int = 0
+    """Tokens of the sequences that it was trained on; 0 if that is not known."""
 
     def fresh(self) -> Any:
         """The same model with random weights."""
@@ -67,6 +73,14 @@ def load(name: str | os.PathLike[str], *, step: int | None = None, device: torch
     return made
 
 
+def checkpoints(name: str | os.PathLike[str]) -> list[int]:
+    """Steps of a run of which there are checkpoints."""
+    found = checkpoint.steps(RunFolder(name).checkpoints)
+    if not found:
+        raise ValueError(f"{os.fspath(name)} is not the folder of a run, or has no checkpoint")
+    return found
+
+
 def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretrained:
     folder = RunFolder(path)
     config = folder.config
@@ -75,8 +89,10 @@ def _from_run(path: Path, step: int | None, device: torch.device | str) -> Pretr
     trainer = Trainer(config.override({"compile": False}), device)
     if not trainer.restore(folder.checkpoints, step):
         raise ValueError(f"{path} has no checkpoint")
-    model = Own(trainer.model.eval()).requires_grad_(False)
-    return Pretrained(path.name, model, Bytes(), f"{config.name}, {trainer.step:,} steps on text, by bytes")
+    released = trainer.consolidator.released_at is not None
+    model = Own(trainer.model.eval(), released=released).requires_grad_(False)
+    note = f"{config.name}, {trainer.step:,} steps on text, by bytes"
+    return Pretrained(path.resolve().name, model, Bytes(), note, config.name, trainer.task.length)
 
 
 def _fetched(name: str, device: torch.device | str) -> Pretrained:
@@ -89,6 +105,10 @@ def _fetched(name: str, device: torch.device | str) -> Pretrained:
 def _from_gguf(path: Path) -> Pretrained:
     file = gguf.read(path)
     model = llama.build(*llama.from_gguf(file))
+    found = digest(path)
+    for name, known in SOURCES.items():
+        if known.sha256 == found:  # what `fetch` would get, however it came here
+            return Pretrained(name, model, tokens.from_gguf(file), known.about)
     kinds = sorted({place.kind.name for place in file.places.values() if place.kind.weights > 1})
     return Pretrained(path.stem, model, tokens.from_gguf(file), f"weights of {', '.join(kinds)}" if kinds else "")
 
@@ -108,7 +128,8 @@ def _from_hub(name: str | os.PathLike[str]) -> Pretrained:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(
-            f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]}"
+            f"{name} is neither a file nor a model that transformers can load: {str(error).strip().splitlines()[0]} "
+            "Give the name or folder of a decoder (GPT-2, Llama, Qwen, Gemma, …), a .gguf file, or a .bin of llama2.c"
         ) from error
     begins = tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]
     return Pretrained(str(name), model, Merges(tokenizer, tokenizer.bos_token_id if begins else None), "")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchcram.pretrained import ridge
 from torchcram.pretrained.ridge import Linear, Moments
-from torchcram.pretrained.sites import Predictor, Seen, Site, recording
+from torchcram.pretrained.sites import Predictor, Site, recording
 from torchcram.pretrained.text import Windows
 from torchcram.strict import StrictConfig, check_integer, check_number
 
@@ -70,33 +70,48 @@ class Probes:
 def fit(model: Any, sites: Sequence[Site], windows: Windows, config: ProbeConfig, device: torch.device | str) -> Probes:
     """Learn the predictors of all layers, from one pass over tokens (descent may take more)."""
     learners: list[_Learner] = []
+    descents: list[_Descent] = []
     generator = torch.Generator(device=device).manual_seed(config.seed)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(config.seed))
     windows, vocabulary = windows[order], Vocabulary(windows.tokens, device)
     each = windows.tokens.numel() // config.chunk + 1
     passes = max(1, math.ceil(config.steps / each))
-    for number, (tokens, layer, given, heads) in _passes(model, sites, windows, config, device):
-        if layer == len(learners):
-            learners.append(_Learner(sites[layer], given, vocabulary, windows.tokens.shape[1], config))
-        learners[layer].add(number, tokens, given, heads, generator, passes * each)
-    for _ in range(passes - 1):
-        for _, (_, layer, given, heads) in _passes(model, sites, windows, config, device):
-            learners[layer].descend(given, heads, generator, passes * each)
+    for time in range(passes):
+        for number, (tokens, seen) in enumerate(_batches(model, sites, windows, config, device)):
+            if not learners:
+                learners = [
+                    _Learner(site, given, vocabulary, tokens.shape[1])
+                    for site, (given, _) in zip(sites, seen, strict=True)
+                ]
+                descents = _descents(seen, config)
+            if time == 0:
+                for learner, (given, heads) in zip(learners, seen, strict=True):
+                    learner.add(number, tokens, given, heads, generator)
+            mixed = torch.randperm(tokens.numel(), generator=generator, device=tokens.device)
+            for descent in descents:
+                descent.learn(seen, mixed, passes * each)
     return Probes(
-        [learner.predictors() for learner in learners],
+        [
+            learner.predictors() | {each.name: each.predictor(layer) for each in descents if layer in each.layers}
+            for layer, learner in enumerate(learners)
+        ],
         [learner.whole.mean.float() for learner in learners],
         [learner.penalty for learner in learners],
     )
 
 
-def _passes(
+_Layers = Sequence[tuple[Tensor, Tensor]]
+"""Of each layer the input of attention, [B, N, D], and what its heads returned, [B, N, width]."""
+
+
+def _batches(
     model: Any, sites: Sequence[Site], windows: Windows, config: ProbeConfig, device: torch.device | str
-) -> Iterator[tuple[int, tuple[Tensor, int, Tensor, Tensor]]]:
-    for number, tokens in enumerate(windows.batches(config.batch, device)):
+) -> Iterator[tuple[Tensor, _Layers]]:
+    """Tokens [B, N], and what went through each layer for them."""
+    for tokens in windows.batches(config.batch, device):
         with torch.no_grad(), recording(sites) as recorded:
             model.base_model(tokens, use_cache=False)
-        for layer, given, heads in recorded.each():
-            yield number, (tokens, layer, given.float(), heads.float())
+        yield tokens, [(given.float(), heads.float()) for _, given, heads in recorded.each()]
 
 
 class Vocabulary:
@@ -118,26 +133,17 @@ class Vocabulary:
 class _Learner:
     """What is kept of a layer while tokens go by."""
 
-    def __init__(self, site: Site, given: Tensor, vocabulary: Vocabulary, length: int, config: ProbeConfig) -> None:
-        self.config, self.vocabulary = config, vocabulary
+    def __init__(self, site: Site, given: Tensor, vocabulary: Vocabulary, length: int) -> None:
+        self.vocabulary = vocabulary
         device, inputs = given.device, given.shape[-1]
         self.fit, self.check = (Moments(inputs, site.width, device) for _ in range(2))
         self.shuffled = torch.zeros_like(self.fit.xy)
         self.position = torch.zeros(length, site.width, dtype=torch.float64, device=device)
         self.windows = 0
         self.token = torch.zeros(len(vocabulary.known) + 1, site.width, device=device)
-        rank = inputs // 4 if config.rank is None else config.rank
-        torch.manual_seed(config.seed)
-        self.descents: dict[str, _Descent] = {}
-        if rank:
-            self.descents[ADAPTER] = _Descent(Narrow(inputs, rank, site.width).to(device), config)
-        if config.steps:
-            self.descents[DESCENT] = _Descent(nn.Linear(inputs, site.width).to(device), config)
 
-    def add(
-        self, number: int, tokens: Tensor, given: Tensor, heads: Tensor, generator: torch.Generator, steps: int
-    ) -> None:
-        """A batch of the first pass; `steps`: of descent, in all passes, about."""
+    def add(self, number: int, tokens: Tensor, given: Tensor, heads: Tensor, generator: torch.Generator) -> None:
+        """A batch of the first pass."""
         x, y = given.flatten(0, 1), heads.flatten(0, 1)
         (self.check if number % _CHECKED == _CHECKED - 1 else self.fit).add(x, y)
         mixed = torch.randperm(len(x), generator=generator, device=x.device)
@@ -145,21 +151,13 @@ class _Learner:
         self.position += heads.double().sum(0)
         self.windows += len(heads)
         self.token.index_add_(0, self.vocabulary.places(tokens).flatten(), y)
-        self.descend(given, heads, generator, steps)
-
-    def descend(self, given: Tensor, heads: Tensor, generator: torch.Generator, steps: int) -> None:
-        """A batch of any pass, for what is learned by descent."""
-        x, y = given.flatten(0, 1), heads.flatten(0, 1)
-        mixed = torch.randperm(len(x), generator=generator, device=x.device)
-        for descent in self.descents.values():
-            descent.learn(x[mixed], y[mixed], steps)
 
     @property
     def whole(self) -> Moments:
         return self.fit + self.check
 
     def predictors(self) -> dict[str, Predictor]:
-        """All of the ladder that were asked for."""
+        """Those of the ladder that sums tell."""
         if self.check.count:
             linear, self.penalty = ridge.choose(self.fit, self.check)
         else:
@@ -172,7 +170,7 @@ class _Learner:
         token, places = self.token, self.vocabulary.places
         token += mean
         token[:-1] /= (self.vocabulary.counts + 1).unsqueeze(-1)
-        found: dict[str, Predictor] = {
+        return {
             ZERO: lambda seen: torch.zeros_like(mean).expand(*seen.tokens.shape, -1),
             MEAN: lambda seen: mean.expand(*seen.tokens.shape, -1),
             POSITION: lambda seen: position[: seen.tokens.shape[1]].expand(*seen.tokens.shape, -1),
@@ -180,9 +178,6 @@ class _Learner:
             SHUFFLED: _mapped(whole.crossed(self.shuffled).solve(self.penalty)),
             LINEAR: _mapped(linear),
         }
-        for name, descent in self.descents.items():
-            found[name] = descent.predictor()
-        return found
 
 
 def _mapped(linear: Linear) -> Predictor:
@@ -204,40 +199,79 @@ class Narrow(nn.Module):
         return out
 
 
-class _Descent:
-    """Learns a map step by step, from inputs and targets whose size the first batch told."""
+def _descents(seen: _Layers, config: ProbeConfig) -> list[_Descent]:
+    """What is learned step by step: layers of the same widths together, each by itself."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for layer, (given, heads) in enumerate(seen):
+        alike.setdefault((given.shape[-1], heads.shape[-1]), []).append(layer)
+    found = []
+    for (inputs, width), layers in alike.items():
+        rank = inputs // 4 if config.rank is None else config.rank
+        torch.manual_seed(config.seed)
+        if rank:
+            found.append(_Descent(ADAPTER, layers, [Narrow(inputs, rank, width) for _ in layers], config))
+        if config.steps:
+            found.append(_Descent(DESCENT, layers, [nn.Linear(inputs, width) for _ in layers], config))
+    return found
 
-    def __init__(self, module: nn.Module, config: ProbeConfig) -> None:
-        self.module, self.config = module, config
-        fused = next(module.parameters()).is_cuda
-        self.optimizer = torch.optim.AdamW(module.parameters(), lr=config.rate, weight_decay=0.0, fused=fused)
+
+class _Descent:
+    """Learns a map for each of some layers, step by step, from inputs and targets whose size the first batch told.
+
+    All take their steps at once: one layer's is too little work for a GPU. None knows of the others.
+    """
+
+    def __init__(self, name: str, layers: Sequence[int], maps: Sequence[nn.Module], config: ProbeConfig) -> None:
+        self.name, self.layers, self.maps, self.config = name, layers, maps, config
+        self.stacked: dict[str, Tensor] = {}
+        """Parameters by name, a map after the other along their first dimension."""
         self.scales: tuple[Tensor, Tensor, Tensor] | None = None
         self.steps = 0
 
-    def learn(self, x: Tensor, y: Tensor, steps: int) -> None:
-        """Some steps, of so many in all: the rate falls evenly."""
+    def learn(self, seen: _Layers, mixed: Tensor, steps: int) -> None:
+        """Some steps on a batch in a new order, of so many steps in all: the rate falls evenly."""
+        x, y = (torch.stack([seen[layer][part].flatten(0, 1) for layer in self.layers]) for part in (0, 1))
         if self.scales is None:
-            self.scales = x.std().clamp_min(1e-6), y.mean(0), (y - y.mean(0)).std().clamp_min(1e-6)
+            self._begin(x, y)
+        assert self.scales is not None
         across, middle, size = self.scales
         with torch.enable_grad():
-            for begin in range(0, len(x), self.config.chunk):
-                some = slice(begin, begin + self.config.chunk)
-                a, b = x[some] / across, (y[some] - middle) / size
+            for some in torch.split(mixed, self.config.chunk):
+                a, b = x[:, some] / across, (y[:, some] - middle) / size
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.config.rate * max(0.02, 1 - self.steps / steps)
                 self.steps += 1
-                loss = (self.module(a) - b).square().mean()
+                loss = (torch.vmap(self._map)(self.stacked, a) - b).square().mean((1, 2)).sum()
                 self.optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(loss)
                 self.optimizer.step()
 
-    def predictor(self) -> Predictor:
+    def _begin(self, x: Tensor, y: Tensor) -> None:
+        middle = y.mean(1, keepdim=True)
+        self.scales = _size(x), middle, _size(y - middle)
+        self.stacked = {
+            name: torch.stack([dict(each.named_parameters())[name].detach() for each in self.maps])
+            .to(x.device)
+            .requires_grad_()
+            for name, _ in self.maps[0].named_parameters()
+        }
+        self.optimizer = torch.optim.AdamW(
+            self.stacked.values(), lr=self.config.rate, weight_decay=0.0, fused=x.is_cuda
+        )
+
+    def _map(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(self.maps[0], parameters, (x,))
+        return out
+
+    def predictor(self, layer: int) -> Predictor:
+        """Of a layer, as it was learned so far."""
         assert self.scales is not None
-        across, middle, size = self.scales
-        module = self.module.eval().requires_grad_(False)
+        place = self.layers.index(layer)
+        across, middle, size = (scale[place] for scale in self.scales)
+        mine = {name: stacked.detach()[place] for name, stacked in self.stacked.items()}
+        return lambda seen: self._map(mine, seen.given.float() / across) * size + middle
 
-        def predict(seen: Seen) -> Tensor:
-            out: Tensor = module(seen.given.float() / across) * size + middle
-            return out
 
-        return predict
+def _size(x: Tensor) -> Tensor:
+    """[layers, 1, 1]: the deviation of all numbers of each layer, of [layers, n, width]."""
+    return x.flatten(1).std(1).clamp_min(1e-6).view(-1, 1, 1)

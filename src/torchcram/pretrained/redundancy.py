@@ -29,7 +29,7 @@ PARTS = ("without bias", "with bias")
 """Of a layer's output."""
 
 _MEASURES = ("printed", "excess", "r2", "cosine")
-_COPIES = 32  # sequences of random tokens, all of them twice
+_COPIES = 32  # sequences of random tokens, all of them twice; fewer if fewer tokens are tested
 _COPIED = 256  # tokens of such a sequence, at most
 
 Say = Callable[[str], None]
@@ -73,7 +73,7 @@ def run(
     for text, held in judged.items():
         say(f"judging on {text}")
         rows = _judged(loaded, found, learned, control, held, config, device, say)
-        yield from ({**row, "text": text} for row in rows)
+        yield from ({**row, "model": loaded.name, "text": text} for row in rows)
 
 
 def _judged(
@@ -103,7 +103,8 @@ def _judged(
     if not sites.recurrent(loaded.model, found):  # what carries a state may copy by it
         say("copying")
         length = min(_COPIED, loaded.context or _COPIED)
-        copies = function.copying(held.tokens, loaded.tokenizer.first, count=_COPIES, length=length)
+        count = min(_COPIES, max(1, config.tested_tokens // length))
+        copies = function.copying(held.tokens, loaded.tokenizer.first, count=count, length=length)
         tester = Tester(loaded.model, found, copies.windows, batch=batch, device=device)
         yield from _copies(tester, copies, learned, names, config.draws)
     if isinstance(loaded.model, sites.Own):
@@ -155,7 +156,7 @@ def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, 
                 yield {"what": "group", "group": group, **which, **scores(at), **between(at)}
         for measure in ("printed", "r2"):
             yield {"what": "heads", **common, "measure": measure, **_shares(whole[measure][:, linear, :heads, place])}
-        for layer, head in itertools.product(range(layers), range(heads)):
+        for layer, head in itertools.product(range(layers), range(heads)) if weights == "pretrained" else ():
             yield {"what": "head", **common, "layer": layer, "head": head, **scores((layer, linear, head, place))}
     for layer, penalty in enumerate(learned.penalties):
         yield {"what": "penalty", "weights": weights, "layer": layer, "penalty": penalty}
@@ -186,7 +187,7 @@ def _groups(layers: int) -> dict[str, slice]:
 
 
 def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, say: Say) -> Iterator[Row]:
-    """Losses with attention replaced: in each layer alone, and in more and more of them.
+    """Losses with attention replaced: in each layer alone, which are averaged over thirds, and in more and more layers.
 
     Those that are replaced best first are chosen on some documents, and their losses measured on others.
     """
@@ -200,6 +201,9 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
         for layer, losses in enumerate(alone[name]):
             worth = _worth(losses, intact, alone[MEAN][layer], drawn)
             yield {"what": "one layer", "layer": layer, "predictor": name, **worth}
+        for group, some in _groups(len(layers)).items():
+            mine, without = (torch.stack(alone[each][some]).mean(0) for each in (name, MEAN))
+            yield {"what": "one of a group", "group": group, "predictor": name, **_worth(mine, intact, without, drawn)}
     orders = [("first to last", layers, tester, intact)]
     chosen = function.halves(owner)
     if not chosen.all():

@@ -92,7 +92,7 @@ def find(model: nn.Module) -> list[Site]:
     if not found:
         raise ValueError(
             f"no attention was found in {type(model).__name__}: known are modules named …Attention that have one of "
-            f"{', '.join(_OUTWARD)}"
+            f"{', '.join(_OUTWARD)}. Give a decoder that attends: GPT-2, Llama, Qwen, Gemma and others like them"
         )
     return found
 
@@ -129,8 +129,10 @@ class Own(nn.Module):
     CRAM reads everywhere here: what its reads would return is told by probes, whether it needs them by the ledger.
     """
 
-    def __init__(self, model: AnyModel) -> None:
+    def __init__(self, model: AnyModel, *, released: bool = True) -> None:
+        """`released`: It chooses who reads; before that, its choice is not used and means nothing."""
         super().__init__()
+        self.released = released
         (field,) = model.config.inputs.tokens
         self.model, self.field = model, field.name
         self.head = model.config.outputs[0].name
@@ -157,16 +159,16 @@ class Own(nn.Module):
 
     @torch.no_grad()
     def executed(self, windows: Windows, batch: int, device: torch.device | str) -> dict[str, float]:
-        """What it does when it chooses for itself who reads: the ledger, and the loss in nats a token."""
+        """What it does by itself, reads chosen once they are released: the ledger, and the loss in nats a token."""
         ledger: Ledger | None = None
-        nats = 0.0
+        nats, policy = 0.0, None if self.released else self.policy
         for tokens in windows.batches(batch, device):
-            out = self.model({self.field: tokens}, keep_state=False)
+            out = self.model({self.field: tokens}, policy=policy, keep_state=False)
             ledger = out.ledger() if ledger is None else ledger + out.ledger()
             logits = out.predictions[self.head][:, :-1].float()
             nats += float(nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())) * len(tokens)
         assert ledger is not None
-        return {**ledger.to_dict(), "loss": nats / len(windows)}
+        return {**ledger.to_dict(), "loss": nats / len(windows), "released": self.released}
 
     def sites(self) -> list[Site]:
         """Layers that attend."""

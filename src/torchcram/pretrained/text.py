@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +29,17 @@ class Document:
     text: str
 
 
-def documents(path: str | os.PathLike[str]) -> list[Document]:
-    """Those of a text file, which may be packed as `.xz`: parted by lines `<|endoftext|>`, or by WikiText's titles."""
-    file = Path(path)
+def read(path: str | os.PathLike[str]) -> str:
+    """All of a text file, which may be packed as `.xz`."""
     try:
-        text = unpacked(file).decode("utf-8")
+        return unpacked(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not text in UTF-8: {error}") from error
+        raise ValueError(f"{os.fspath(path)} is not text in UTF-8: {error}") from error
+
+
+def documents(path: str | os.PathLike[str]) -> list[Document]:
+    """Those of a text file: parted by lines `<|endoftext|>`, or by WikiText's titles."""
+    file, text = Path(path), read(path)
     parts = (_END if _END.search(text) else _TITLE).split(text)
     kept = [part for part in parts if part.strip()]
     if not kept:
@@ -75,7 +79,7 @@ class Windows:
 
 
 def windows(
-    texts: Iterable[Document], tokenizer: Tokenizer, length: int, most: int | None = None, seed: int = 0
+    texts: Sequence[Document], tokenizer: Tokenizer, length: int, most: int | None = None, seed: int = 0
 ) -> Windows:
     """Documents cut into windows, of which some are drawn if they have more than `most` tokens.
 
@@ -85,11 +89,16 @@ def windows(
     first = torch.tensor([] if tokenizer.first is None else [tokenizer.first], dtype=torch.long)
     size = length - len(first)
     cut = []
-    for document in texts:
-        found = torch.tensor(tokenizer.encode(document.text), dtype=torch.long)
+    for numbers in tokenizer.encode_all([document.text for document in texts]):
+        # Byte by byte, as numbers of Python, a large file would take minutes.
+        found = torch.frombuffer(bytearray(numbers), dtype=torch.uint8) if isinstance(numbers, bytes) else numbers
+        found = torch.as_tensor(found, dtype=torch.long)
         cut.append(found[: len(found) // size * size].view(-1, size))
     counts = torch.tensor([len(rows) for rows in cut])
     if not counts.sum():
-        raise ValueError(f"no text is as long as one window of {length} tokens; give more, or smaller windows")
+        files = ", ".join(dict.fromkeys(document.name.rpartition(":")[0] or document.name for document in texts))
+        raise ValueError(
+            f"no text is as long as one window of {length} tokens in {files}; give more of it, or a smaller --window"
+        )
     rows = torch.cat([first.expand(int(counts.sum()), -1), torch.cat(cut)], dim=1)
     return Windows(rows, torch.arange(len(cut)).repeat_interleave(counts)).some(most, seed)

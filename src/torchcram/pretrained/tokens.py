@@ -7,7 +7,7 @@ import heapq
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +20,12 @@ class Tokenizer(Protocol):
     first: int | None
     """What a text begins with, for models that need it."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> Sequence[int]:
         """The tokens of a text, without any that it does not itself have."""
+        ...
+
+    def encode_all(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
+        """Those of several texts, one after the other."""
         ...
 
 
@@ -30,9 +34,13 @@ class Bytes:
 
     first: int | None = None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> bytes:
         """The bytes of a text."""
-        return list(text.encode())
+        return text.encode()
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[bytes]:
+        """Those of several texts."""
+        return map(self.encode, texts)
 
 
 class Pieces:
@@ -51,6 +59,10 @@ class Pieces:
         if not text:
             return []
         return [number for part in self._parts.findall(b" " + text.encode()) for number in self._merged(part)]
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Those of several texts."""
+        return map(self.encode, texts)
 
     def _merge(self, text: bytes) -> tuple[int, ...]:
         pieces = [piece for letter in text.decode() for piece in self._letter(letter.encode())]
@@ -104,6 +116,9 @@ def read_pieces(path: str | os.PathLike[str], size: int) -> Pieces:
     return Pieces(pieces, scores)
 
 
+_TOGETHER = 32  # texts
+
+
 class Merges:
     """A Hugging Face tokenizer, or one made of what a GGUF file says."""
 
@@ -112,9 +127,18 @@ class Merges:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; what looks like a special token in it is text as well."""
-        apart = {"split_special_tokens": True} if hasattr(self.tokenizer, "split_special_tokens") else {}
-        found = self.tokenizer.encode(text, add_special_tokens=False, **apart)
-        return list(getattr(found, "ids", found))
+        (found,) = self.encode_all([text])
+        return found
+
+    def encode_all(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Those of several texts, some at a time: the library then uses all cores."""
+        for begin in range(0, len(texts), _TOGETHER):
+            some = list(texts[begin : begin + _TOGETHER])
+            if hasattr(self.tokenizer, "encode_batch"):
+                yield from (list(found.ids) for found in self.tokenizer.encode_batch(some, add_special_tokens=False))
+            else:
+                apart = {"split_special_tokens": True} if hasattr(self.tokenizer, "split_special_tokens") else {}
+                yield from self.tokenizer(some, add_special_tokens=False, **apart)["input_ids"]
 
 
 _DIGITS_APART = {"smollm", "refact", "command-r", "codeshell", "starcoder"}

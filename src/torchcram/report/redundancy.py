@@ -14,7 +14,7 @@ from torchcram.report.words import percent, plain
 Row = Mapping[str, Any]
 
 _PART = "without bias"
-_LADDER = {
+LADDER = {
     "zero": "nothing",
     "mean": "the mean",
     "position": "the mean at a position",
@@ -29,7 +29,10 @@ _LADDER = {
 CHEAP = 0.01
 """Of the loss: what more it may be for attention to count as replaceable."""
 
-HEADS = ("layers", "R as printed", "the mean's R", "excess R", "centred R²", "cosine", "R², random weights")
+HEADS = (
+    *("layers", "R as printed", "the mean's R", "excess R", "centred R²", "cosine"),
+    *("recovered", "R², random weights"),
+)
 """Of the table of groups."""
 
 
@@ -37,22 +40,25 @@ def groups(rows: Sequence[Row], *, intervals: bool = True) -> list[list[str]]:
     """Thirds of the layers: what the linear probe reaches, with intervals over documents, and with random weights."""
     lines = []
     for group in ("early", "middle", "late", "overall"):
-        linear, mean = (_pick(rows, "group", group=group, predictor=name) for name in ("linear", "mean"))
+        linear, mean = (pick(rows, "group", group=group, predictor=name) for name in ("linear", "mean"))
         if linear is None or mean is None:
             continue
-        form = _between if intervals else _only
+        form = between if intervals else _only
         cells = [form(linear, key) for key in ("printed", "excess", "r2", "cosine")]
-        control = _pick(rows, "group", weights="random", group=group, predictor="linear")
-        lines.append([group, cells[0], plain(mean["printed"]), *cells[1:], form(control, "r2") if control else "–"])
+        control = pick(rows, "group", weights="random", group=group, predictor="linear")
+        wanted = {"what": "one of a group", "group": group, "predictor": "linear"}
+        saved = next((row for row in rows if wanted.items() <= row.items()), None)
+        ends = [form(row, key) if row else "–" for row, key in ((saved, "recovered"), (control, "r2"))]
+        lines.append([group, cells[0], plain(mean["printed"]), *cells[1:], *ends])
     return lines
 
 
-def by_text(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Those of each text that was judged on."""
-    found: dict[str, list[Row]] = {}
+def parts(rows: Sequence[Row]) -> list[list[Row]]:
+    """Those of each model, on each text that was judged on."""
+    found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        found.setdefault(row["text"], []).append(row)
-    return found
+        found.setdefault((row["model"], row["text"]), []).append(row)
+    return list(found.values())
 
 
 def last(rows: Sequence[Row]) -> list[Row]:
@@ -76,11 +82,11 @@ def over_training(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]
     lines = []
     for step in sorted({row["step"] for row in rows}):
         mine = [row for row in rows if row["step"] == step]
-        linear, mean = (_pick(mine, "group", group="overall", predictor=name) for name in ("linear", "mean"))
+        linear, mean = (pick(mine, "group", group="overall", predictor=name) for name in ("linear", "mean"))
         assert linear is not None
         assert mean is not None
         loss = next(row["loss"] for row in mine if row["what"] == "loss")
-        whole = _growing(mine, "linear", "first to last")[-1]
+        whole = growing(mine, "linear", "first to last")[-1]
         reads = next((row["reads"] for row in mine if row["what"] == "reads"), None)
         cells = [loss, linear["printed"], mean["printed"], linear["r2"], whole["loss"], whole["recovered"]]
         lines.append([f"{step:,}", *map(plain, cells), percent(reads)])
@@ -91,31 +97,32 @@ def verdict(rows: Sequence[Row]) -> str:
     """What it comes to, in plain words."""
     about: Row = next((row for row in rows if row["what"] == "about"), {"model": "the model", "text": "this text"})
     name = about["model"]
-    linear, mean = (_pick(rows, "group", group="overall", predictor=key) for key in ("linear", "mean"))
-    growing = _growing(rows, "linear")
-    if linear is None or linear["r2"] is None or mean is None or not growing:
-        return f"{name}: too little was measured for a verdict."
-    share = _between(linear, "r2", lambda value: percent(value, 0)) if linear["r2"] > 0 else "nothing"
-    whole, layers = growing[-1], growing[-1]["count"]
-    count, other = (_cheap(_growing(rows, key)) for key in ("linear", "mean"))
+    linear, mean = (pick(rows, "group", group="overall", predictor=key) for key in ("linear", "mean"))
+    several = growing(rows, "linear")
+    if linear is None or linear["r2"] is None or mean is None or not several:
+        return f"{name}: too little was measured for a verdict; give more text, and more --tested-tokens."
+    share = between(linear, "r2", lambda value: percent(value, 0)) if linear["r2"] > 0 else "nothing"
+    whole, layers = several[-1], several[-1]["count"]
+    count, other = (_cheap(growing(rows, key)) for key in ("linear", "mean"))
     if count:
         least = (
             f"in {count} of {layers} layers, chosen on other text, it cost at most 1 % of the loss (the mean, {other})"
         )
     else:
-        least = f"even in {growing[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
+        least = f"even in {several[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
     sure = "" if whole["cost_low"] is not None else " This text is too short to tell how sure the costs are."
     return (
         f"{name}, on {about['text']}: a linear map of what goes into attention tells {share} of the variance of what "
-        f"comes out; the paper's R is {plain(linear['printed'])}, and that of the mean alone {plain(mean['printed'])}. "
-        f"Instead of attention {least}; in all layers, {_between(whole, 'cost')} nats a token.{sure}"
+        f"comes out; R as the paper measures it is {plain(linear['printed'])}, the mean's alone "
+        f"{plain(mean['printed'])}. Instead of attention {least}; in all layers, {between(whole, 'cost')} nats a "
+        f"token.{sure}"
     )
 
 
-def _cheap(growing: Sequence[Row]) -> int:
+def _cheap(several: Sequence[Row]) -> int:
     """Layers replaced before the cost, or the upper end of its interval, is above 1 % of the loss."""
     count = 0
-    for row in growing:
+    for row in several:
         if (row["cost"] if row["cost_high"] is None else row["cost_high"]) > CHEAP * row["intact"]:
             break
         count = row["count"]
@@ -124,11 +131,10 @@ def _cheap(growing: Sequence[Row]) -> int:
 
 def page(data: Row) -> str:
     """One self-contained HTML page, a part for each text."""
-    texts = by_text(data["rows"])
-    body = [part for every in texts.values() for part in _part(every)]
+    body = [part for every in parts(data["rows"]) for part in _part(every)]
     made = section("Made by", f"{data['machine']}; commit {data['commit']}", f"<pre>{escape(data['command'])}</pre>")
-    name = next(row["model"] for row in data["rows"] if row["what"] == "about")
-    return document(f"{name}: torchcram probe", [*body, made], style=_STYLE)
+    names = ", ".join(dict.fromkeys(row["model"] for row in data["rows"]))
+    return document(f"{names}: torchcram probe", [*body, made], style=_STYLE)
 
 
 def _part(every: Sequence[Row]) -> list[str]:
@@ -140,14 +146,16 @@ def _part(every: Sequence[Row]) -> list[str]:
         f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens, judged on "
         f"{about['eval_tokens']:,} of {about['documents']} documents, windows of {about['window']:,}."
     )
+    _, _, said = verdict(rows).partition(": ")
     return [
-        f'<header><p class="kicker">torchcram probe</p><h1>{escape(verdict(rows))}</h1>'
-        f'<p class="lead">{escape(lead)}</p></header>',
+        f'<header class="text"><p class="kicker">torchcram probe</p>'
+        f"<h1>{escape(about['model'])}, on {escape(about['text'])}</h1>"
+        f'<p class="verdict">{escape(said[:1].upper() + said[1:])}</p><p class="lead">{escape(lead)}</p></header>',
         section(
             "Layers",
             "The linear probe, positions from the fifth on; 95 % over documents, or over passages of them "
             "where they are fewer than ten. R is the paper's measure; what the mean reaches by it is no knowledge of "
-            "attention at all.",
+            "attention at all. Recovered: one layer at a time, the share of the mean's cost that the probe saves.",
             _table(HEADS, groups(rows)),
         ),
         section("Over training", "The linear probe at each checkpoint.", _table(*over_training(every)))
@@ -161,7 +169,7 @@ def _part(every: Sequence[Row]) -> list[str]:
         section(
             "Heads",
             "The linear probe, head by head: R as the paper measures it, and centred R².",
-            f"{_heat(rows, 'printed')}{_heat(rows, 'r2')}{_shares(rows)}",
+            f'<div class="maps">{_heat(rows, "printed")}{_heat(rows, "r2")}</div>{_shares(rows)}',
         ),
         section(
             "One layer without attention",
@@ -187,8 +195,13 @@ def _part(every: Sequence[Row]) -> list[str]:
 
 
 _STYLE = """
-table.heat { border-spacing: 1px; border-collapse: separate; }
-table.heat td { padding: .15rem .3rem; text-align: right; font-size: .8rem; }
+header.text:not(:first-of-type) { border-top: 2px solid currentColor; margin-top: 3rem; padding-top: 1rem; }
+p.verdict { font-size: 1.15rem; line-height: 1.5; max-width: 46rem; }
+div.maps { display: flex; flex-wrap: wrap; gap: 0 2.5rem; margin-bottom: 1rem; }
+div.maps h3 { margin: .75rem 0 .25rem; }
+table.heat { border-spacing: 1px; border-collapse: separate; width: auto; }
+table.heat td, table.heat thead th { padding: .15rem .3rem; text-align: right; font-size: .8rem; }
+table.heat th:first-child { text-align: left; }
 """
 
 
@@ -202,14 +215,14 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], kind: str = "")
 
 def _ladder(rows: Sequence[Row]) -> str:
     found = [row for row in rows if _is(row, "layer")]
-    names = [name for name in _LADDER if any(row["predictor"] == name for row in found) and name != "zero"]
+    names = [name for name in LADDER if any(row["predictor"] == name for row in found) and name != "zero"]
     layers = sorted({row["layer"] for row in found})
     by_key = {(row["layer"], row["predictor"]): row["r2"] for row in found}
     control = {row["layer"]: row["r2"] for row in rows if _is(row, "layer", "random") and row["predictor"] == "linear"}
     lines = [
         [str(layer + 1), *(plain(by_key[layer, name]) for name in names), plain(control.get(layer))] for layer in layers
     ]
-    return _table(("layer", *(_LADDER[name] for name in names), "linear, random weights"), lines)
+    return _table(("layer", *(LADDER[name] for name in names), "linear, random weights"), lines)
 
 
 def _heat(rows: Sequence[Row], measure: str) -> str:
@@ -227,7 +240,7 @@ def _heat(rows: Sequence[Row], measure: str) -> str:
             cells += f'<td style="{shade}">{plain(value)}</td>'
         body += f"<tr><th>{layer + 1}</th>{cells}</tr>"
     return (
-        f'<h3>{escape(title)}</h3><div class="scroll"><table class="heat"><thead><tr><th>layer</th>{head}</tr></thead>'
+        f'<div class="scroll"><h3>{escape(title)}</h3><table class="heat"><thead><tr><th>layer</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -236,7 +249,7 @@ def _shares(rows: Sequence[Row]) -> str:
     lines = [
         [
             {"printed": "R as printed", "r2": "centred R²"}[row["measure"]],
-            *(percent(row[key]) for key in ("high", "middle", "low")),
+            *(percent(row[key], 0) for key in ("high", "middle", "low")),
         ]
         for row in rows
         if _is(row, "heads")
@@ -249,21 +262,21 @@ def _alone(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(name for _, name in found))
     lines = []
     for layer in sorted({layer for layer, _ in found}):
-        cells = [_between(found[layer, name], "cost", _nats) for name in names]
-        cells += [_between(found[layer, name], "recovered") for name in names if name != "mean"]
+        cells = [between(found[layer, name], "cost", _nats) for name in names]
+        cells += [between(found[layer, name], "recovered") for name in names if name != "mean"]
         lines.append([str(layer + 1), *cells])
-    heads = [f"{_LADDER[name]}: cost" for name in names]
-    heads += [f"{_LADDER[name]}: recovered" for name in names if name != "mean"]
+    heads = [f"{LADDER[name]}: cost" for name in names]
+    heads += [f"{LADDER[name]}: recovered" for name in names if name != "mean"]
     return _table(("layer", *heads), lines)
 
 
 def _removed(rows: Sequence[Row]) -> str:
     curves = []
     for name, colour in (("mean", "other0"), ("adapter", "other1"), ("linear", "novel")):
-        found = _growing(rows, name)
+        found = growing(rows, name)
         if found:
             points = [(0.0, float(found[0]["intact"])), *((float(row["count"]), float(row["loss"])) for row in found)]
-            curves.append(Curve(label=_LADDER[name], colour=colour, middle=points, bolder=name == "linear"))
+            curves.append(Curve(label=LADDER[name], colour=colour, middle=points, bolder=name == "linear"))
     if not curves:
         return ""
     count = max(point[0] for curve in curves for point in curve.middle)
@@ -279,26 +292,26 @@ def _copies(rows: Sequence[Row]) -> str:
     if not found:
         return "<p>Not measured: this model has a state besides its attention, and may copy by it.</p>"
     intact = next(row for row in found if row["replaced"] == "nothing")
-    lines = [["nothing", "–", _between(intact, "loss")]]
+    lines = [["nothing", "–", between(intact, "loss")]]
     for name in dict.fromkeys(row["predictor"] for row in found if row["predictor"]):
         alone = [row for row in found if row["predictor"] == name and row["replaced"] != "all layers"]
         worst = max(alone, key=lambda row: float(row["loss"]))
         layer = int(worst["replaced"].split()[1]) + 1
-        lines.append([f"layer {layer}, with the highest loss of all here", _LADDER[name], _between(worst, "loss")])
+        lines.append([f"layer {layer}, with the highest loss of all here", LADDER[name], between(worst, "loss")])
         (whole,) = [row for row in found if row["predictor"] == name and row["replaced"] == "all layers"]
-        lines.append(["all layers", _LADDER[name], _between(whole, "loss")])
+        lines.append(["all layers", LADDER[name], between(whole, "loss")])
     return _table(("replaced", "by", "nats a token, the second time"), lines) + (
         f'<p class="note">A guess among the tokens of the text costs {plain(intact["chance"])} nats.</p>'
     )
 
 
-def _growing(rows: Sequence[Row], predictor: str, order: str = "best first") -> list[Row]:
+def growing(rows: Sequence[Row], predictor: str, order: str = "best first") -> list[Row]:
     """More and more layers replaced by a predictor."""
     wanted = {"what": "layers", "order": order, "predictor": predictor}
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
-def _between(row: Row, key: str, form: Callable[[float | None], str] = plain) -> str:
+def between(row: Row, key: str, form: Callable[[float | None], str] = plain) -> str:
     if row[f"{key}_low"] is None:
         return form(row[key])
     return f"{form(row[key])} ({form(row[f'{key}_low'])} to {form(row[f'{key}_high'])})"
@@ -317,6 +330,6 @@ def _is(row: Row, what: str, weights: str = "pretrained", positions: str = "late
     return all(row.get(key) == value for key, value in wanted.items()) and row.get("part", _PART) == _PART
 
 
-def _pick(rows: Sequence[Row], what: str, weights: str = "pretrained", **wanted: object) -> Row | None:
+def pick(rows: Sequence[Row], what: str, weights: str = "pretrained", **wanted: object) -> Row | None:
     found = (row for row in rows if _is(row, what, weights) and all(row[key] == value for key, value in wanted.items()))
     return next(found, None)

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,13 @@ class Saved:
             load(dict(into), storage_reader=reader, no_dist=self.world.size == 1)
 
 
-def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _ALONE) -> Path:
-    """Write a checkpoint, all processes together, and remove all but the last `keep`. Returns its folder."""
+def save(
+    folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _ALONE, always: Collection[int] = ()
+) -> Path:
+    """Write a checkpoint, all processes together. Returns its folder.
+
+    All but the last `keep` are removed, and those of steps that are `always` kept.
+    """
     target = _path(folder, checkpoint.step)
     temporary = folder / f".{target.name}.partial"
     if world.any(world.first and _is_whole(target)):
@@ -96,8 +101,9 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 3, world: World = _AL
             shutil.rmtree(temporary, ignore_errors=True)
         raise
     if world.first:
-        for old in _found(folder)[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        for step in steps(folder)[:-keep]:
+            if step not in always:
+                shutil.rmtree(_path(folder, step), ignore_errors=True)
     return target
 
 
@@ -132,12 +138,17 @@ def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> 
     return _described(_path(folder, step), world)[0]
 
 
+def steps(folder: Path) -> list[int]:
+    """Of which there are checkpoints, whole or not."""
+    return [int(path.name.removeprefix(_PREFIX)) for path in _found(folder)]
+
+
 def at(folder: Path, step: int, world: World = _ALONE) -> Saved:
     """The checkpoint of a step."""
     path = _path(folder, step)
     if not path.is_dir():
-        steps = ", ".join(str(int(each.name.removeprefix(_PREFIX))) for each in _found(folder)) or "none"
-        raise ValueError(f"{folder} has no checkpoint of step {step}; there are: {steps}")
+        there = ", ".join(map(str, steps(folder))) or "none"
+        raise ValueError(f"{folder} has no checkpoint of step {step}; there are: {there}")
     return verified(path, world)
 
 

@@ -70,7 +70,9 @@ class RunConfig(StrictConfig):
     save_every: int = 200
     """Steps between checkpoints."""
     keep: int = 3
-    """Checkpoints kept."""
+    """Checkpoints kept, the last ones."""
+    save_at: tuple[int, ...] = ()
+    """Steps with a checkpoint that is kept besides, for looking at the model as it was."""
     bf16: bool = False
     """Run matrix products in bfloat16 (autocast); for GPUs."""
     compile: bool = False
@@ -100,6 +102,8 @@ class RunConfig(StrictConfig):
         check_integer("evaluate_rows", self.evaluate_rows, 1)
         check_integer("save_every", self.save_every, 1)
         check_integer("keep", self.keep, 1)
+        for step in self.save_at:
+            check_integer("save_at", step, 0)
         check_flag("bf16", self.bf16)
         check_flag("compile", self.compile)
         check_flag("graphs", self.graphs)

@@ -175,7 +175,8 @@ class Trainer:
                 )
                 spent, since = 0.0, self.step
             self.seconds = time.perf_counter() - begun
-            if checkpoints is not None and not bad and self.step % c.save_every == 0 and self.step < c.steps:
+            due = self.step % c.save_every == 0 or self.step in c.save_at
+            if checkpoints is not None and not bad and due and self.step < c.steps:
                 self.save(checkpoints)
         if checkpoints is not None:
             self.save(checkpoints)
@@ -262,7 +263,7 @@ class Trainer:
         given = Checkpoint(step=self.step, tensors=state.tensors(self.model, self.optimizer), extra=extra)
         # First what belongs to the steps before: a checkpoint without them would never get them back.
         self.decisions.save(folder / "decisions", self.world)
-        checkpoint.save(folder, given, keep=self.config.keep, world=self.world)
+        checkpoint.save(folder, given, keep=self.config.keep, world=self.world, always=self.config.save_at)
 
     def restore(self, folder: Path, step: int | None = None) -> bool:
         """Go on from the newest whole checkpoint, False if there is none; or from that of a step, which must be."""

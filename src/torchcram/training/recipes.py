@@ -52,6 +52,8 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
         task: {"model.episodic.convolution": 2, "batch": 64}
         for task in ("mqar", "forgetting-mqar", "associative", "copying", "induction")
     },
+    # What comes next in a text has no key: there is nothing that a contradiction index could look for.
+    "text": {"model.contradiction.rank": 0, "batch": 64, "optimizer.warm_up": 200},
 }
 """What a task needs of a model and a run, likewise; `task.` is for the task's own settings."""
 
