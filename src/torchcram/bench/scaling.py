@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from torchcram.bench.timing import at_best, growth, in_turns, waiting
-from torchcram.bench.whole import WARM_UP, Contender, Size, imposed
+from torchcram.bench.timing import at_best_for, growth, in_turns, waiting
+from torchcram.bench.whole import WARM_UP, Contender, Size, attention, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 from torchcram.results import Row
@@ -68,11 +68,13 @@ def run(
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
         for what in whats:
-            dense = Contender(baseline("transformer", size.cram()), size, place)
-            run_dense = (dense.train if what == "train" else dense.prefill)(tokens, RoutingPolicy())
-            attention, best = at_best(run_dense, place, dense.forget)
+            rival, training = baseline("transformer", size.cram()), what == "train"
+            dense = Contender(rival, size, place)
+            run_dense = (dense.train if training else dense.prefill)(tokens, RoutingPolicy())
+            alone = attention(rival, size, batch, length, place, training=training)
+            kind, best = at_best_for(run_dense, alone, place)
             (theirs,) = in_turns(best, repeats=repeats, warm_up=WARM_UP)
-            del dense, run_dense, best
+            del dense, run_dense, best, alone
             for stage in stages(size, buffers):
                 milliseconds = 1000 * _time(stage, size, what, tokens, repeats, place)
                 found.setdefault((what, stage), []).append((length, milliseconds))
@@ -83,7 +85,7 @@ def run(
                     "batch": batch,
                     **_facts(stage, size),
                     "ours_ms": milliseconds,
-                    "baseline": f"transformer, {attention}",
+                    "baseline": f"transformer, {kind}",
                     "baseline_ms": 1000 * theirs,
                     "ratio": 1000 * theirs / milliseconds,
                 }

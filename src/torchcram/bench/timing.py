@@ -33,13 +33,27 @@ def at_best(
     """The same with whichever attention serves it best, and which that is; `before` is called before each is tried."""
     if device.type != "cuda":
         return "default attention", run
+    best = _fastest(run, before)
+    before()
+    return best, _with(_BACKENDS[best], run)
+
+
+def at_best_for(
+    run: Callable[[], None], attend: Callable[[], None], device: torch.device
+) -> tuple[str, Callable[[], None]]:
+    """The same with whichever attention is fastest by itself: models need not be compiled with each to find out."""
+    if device.type != "cuda":
+        return "default attention", run
+    best = _fastest(attend)
+    return best, _with(_BACKENDS[best], run)
+
+
+def _fastest(run: Callable[[], None], before: Callable[[], None] = lambda: None) -> str:
     times = {}
     for name, kernel in _BACKENDS.items():
         before()
         (times[name],) = in_turns(_with(kernel, run), repeats=3, warm_up=5)
-    best = min(times, key=lambda name: times[name])
-    before()
-    return best, _with(_BACKENDS[best], run)
+    return min(times, key=lambda name: times[name])
 
 
 def _with(kernel: SDPBackend, run: Callable[[], None]) -> Callable[[], None]:

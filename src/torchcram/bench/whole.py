@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.bench.rival import fastest_space
-from torchcram.bench.timing import at_best, compare, growth, wait_for
-from torchcram.config import CramConfig, ModelConfig
+from torchcram.bench.timing import at_best_for, compare, growth, wait_for
+from torchcram.config import BaselineConfig, CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, SEMANTIC, RoutingPolicy
@@ -56,6 +56,7 @@ class Contender:
         self.model: AnyModel = build(config).to(device)
         self.model.check_values = False
         if size.compile:
+            torch.compiler.reset()  # code made for another length would become code for any
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
         on_gpu = device.type == "cuda"
@@ -91,12 +92,6 @@ class Contender:
                 self.model(tokens, policy=policy)
 
         return self._recorded(forward)
-
-    def forget(self) -> None:
-        """Compile and record anew, for another kind of attention."""
-        self._graph, self._calls = None, 0
-        if self.size.compile:
-            torch.compiler.reset()
 
     def _recorded(self, run: Callable[[], None]) -> Callable[[], None]:
         """The same until the device has done it: on a GPU recorded, after some calls that run plainly.
@@ -150,7 +145,7 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
     )
     told = form
     if against == "transformer":
-        told, theirs = at_best(theirs, place, pair[1].forget)
+        told, theirs = at_best_for(theirs, attention(rival, size, batch, length, place, training=training), place)
     return compare(
         what,
         ours,
@@ -168,6 +163,26 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
         parameters=parameters(config),
         baseline_parameters=parameters(rival),
     )
+
+
+def attention(
+    config: CramConfig | BaselineConfig, size: Size, batch: int, length: int, device: torch.device, *, training: bool
+) -> Callable[[], None]:
+    """What a layer of a Transformer attends, forward, and backward in training: to find the fastest way to."""
+    assert isinstance(config, BaselineConfig)
+    heads = config.attention.heads
+    shape = (batch, length, heads, config.block.width // heads)
+    dtype = torch.bfloat16 if size.bf16 else torch.float32
+    query, key, value, grad = (torch.randn(shape, device=device, dtype=dtype).transpose(1, 2) for _ in range(4))
+    given = [x.requires_grad_(training) for x in (query, key, value)]
+
+    def attend() -> None:
+        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if training:
+            torch.autograd.grad(found, given, grad)
+        wait_for(device)
+
+    return attend
 
 
 def imposed(size: Size, batch: int, length: int, layers: int, device: torch.device, *, training: bool) -> RoutingPolicy:

@@ -1,0 +1,34 @@
+"""How things are timed."""
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from torchcram.bench import timing
+
+
+def test_the_fastest_attention_alone_decides_with_which_a_model_runs(monkeypatch):
+    used, times = [], {"cuDNN": 2.0, "FlashAttention": 1.0}
+    monkeypatch.setattr(timing, "_with", lambda kernel, run: lambda: (used.append(kernel), run()))
+
+    def timed(run, **_):
+        run()
+        return [times[_name(used[-1])]]
+
+    monkeypatch.setattr(timing, "in_turns", timed)
+    calls = []
+    kind, best = timing.at_best_for(
+        lambda: calls.append("model"), lambda: calls.append("attention"), torch.device("cuda")
+    )
+    assert kind == "FlashAttention"
+    assert calls == ["attention", "attention"], "the model itself did not have to run"
+    best()
+    assert (calls[-1], used[-1]) == ("model", SDPBackend.FLASH_ATTENTION)
+
+
+def test_on_a_cpu_there_is_nothing_to_choose():
+    run = list
+    assert timing.at_best_for(run, list, torch.device("cpu")) == ("default attention", run)
+
+
+def _name(kernel):
+    return next(name for name, backend in timing._BACKENDS.items() if backend == kernel)
