@@ -197,6 +197,19 @@ def reproduce(
 
 
 @app.command()
+def paper(
+    folder: Annotated[Path, typer.Option("--results", help="Folder of the result files.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The page; what stands outside of its marks stays.")] = Path(
+        "docs/paper.md"
+    ),
+) -> None:
+    """Write the table of the paper's claims: printed, measured, verdict, command; from result files."""
+    from torchcram.cli import paper
+
+    paper.run(folder, out=out)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
     out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,
