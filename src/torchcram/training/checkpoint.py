@@ -132,12 +132,17 @@ def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> 
     return _described(_path(folder, step), world)[0]
 
 
+def steps(folder: Path) -> list[int]:
+    """The steps that there are checkpoints of, whole or not."""
+    return [int(path.name.removeprefix(_PREFIX)) for path in _found(folder)]
+
+
 def at(folder: Path, step: int, world: World = _ALONE) -> Saved:
     """The checkpoint of a step."""
     path = _path(folder, step)
     if not path.is_dir():
-        steps = ", ".join(str(int(each.name.removeprefix(_PREFIX))) for each in _found(folder)) or "none"
-        raise ValueError(f"{folder} has no checkpoint of step {step}; there are: {steps}")
+        there = ", ".join(map(str, steps(folder))) or "none"
+        raise ValueError(f"{folder} has no checkpoint of step {step}; there are: {there}")
     return verified(path, world)
 
 

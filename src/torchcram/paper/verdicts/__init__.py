@@ -54,11 +54,15 @@ _WELL_KNOWN = (
 _RUNS_SAY_MORE = ("phase/", "practice/", "redundancy/", "transfer/", "timeseries/", "srcd/", "ablation/")
 
 HEADLINES: tuple[str, ...] = tuple(
-    claim.id
-    for claim in CLAIMS.values()
-    if claim.id in _WELL_KNOWN or any(place.section == "abstract" for place in claim.places)
+    dict.fromkeys(
+        claim.id
+        for subject in ("srcd", "phase", *SECTIONS)
+        for claim in CLAIMS.values()
+        if claim.id.startswith(f"{subject}/")
+        and (claim.id in _WELL_KNOWN or any(place.section == "abstract" for place in claim.places))
+    )
 )
-"""What the abstract says, and what else is best known; in the order of the claims."""
+"""What the abstract says, and what else is best known; the main results first."""
 
 
 def read(folder: str | os.PathLike[str]) -> Results:
