@@ -9,7 +9,7 @@ import pytest
 from torchcram import results
 from torchcram.paper import verdicts
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.report import baselines, claims
+from torchcram.report import baselines, claims, explorer
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -175,6 +175,20 @@ def test_the_claims_of_the_page_about_the_paper_are_those_made_from_results():
     found = verdicts.read(ROOT / "results")
     made = claims.renewed(text, found, folder="../results", experiments=EXPERIMENTS)
     assert text == made, "run `torchcram paper`"
+
+
+def test_the_recorded_run_shows_what_consolidation_does():
+    path = ROOT / "results" / "explored.json"
+    assert path.stat().st_size <= 300_000
+    found = explorer.data(results.read(path))
+    first, *_, last = found["moments"]
+    assert not first["released"]
+    assert first["reads"] == len(found["kind"])
+    assert last["released"]
+    assert 0 < last["reads"] < last["asked"]
+    assert last["right"] == last["asked"]
+    assert {kind["name"] for kind in found["kinds"]} == {found["kinds"][kind]["name"] for kind in found["kind"]}
+    assert all(layer["evicted"] for moment in found["moments"] for layer in moment["layers"])
 
 
 def test_the_example_of_the_papers_claims_runs(capsys):

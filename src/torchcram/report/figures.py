@@ -122,7 +122,8 @@ def _densities(*names: str) -> tuple[str, str]:
         Curve(label=label, colour=colour, middle=curve.points)
         for label, colour, curve in zip(labels, _COLOURS, plotted, strict=True)
     ]
-    return _quality_chart(f"{plotted[0].item}: how quality is spread", curves), " ".join(c.note for c in plotted)
+    notes = dict.fromkeys(f"{sentence}." for c in plotted for sentence in c.note.rstrip(".").split(". "))
+    return _quality_chart(f"{plotted[0].item}: how quality is spread", curves), " ".join(notes)
 
 
 def _histograms(ours: Sequence[Row]) -> tuple[str, str]:
@@ -163,8 +164,8 @@ def _our_practice(rows: Sequence[Row]) -> tuple[str, str]:
         return "", ""
     points = [(row["k"], row["read"] / row["asked"]) for row in rows if row["asked"]]
     note = (
-        "Decisions in training, of the same run: until release every query reads, whatever it has seen. Laws are "
-        "fitted to decisions by torchcram reproduce practice."
+        "Decisions in training, of the same run: until release a query skips by chance alone, whatever it has seen. "
+        "Laws are fitted to decisions by torchcram reproduce practice."
     )
     curves = [Curve(label="read", colour="ink", middle=points, bolder=True)]
     return _by_repetition("Reads of recurring patterns, here", "share that read", curves, points[-1][0]), note
