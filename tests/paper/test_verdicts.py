@@ -88,6 +88,10 @@ def _of_runs(claim, *measured):
         ("transfer/fall", (0.45, 0.5, 0.55), "holds"),
         ("transfer/fall", (0.1, 0.12, 0.11), "does not hold"),
         ("redundancy/gpt2/early", (0.80,), "holds"),
+        ("ablation/fast/accuracy", (0.998,), "holds"),
+        ("ablation/fast/accuracy", (0.95,), "does not hold"),
+        ("srcd/reads", (0.0165,), "holds"),
+        ("srcd/reads", (0.02,), "does not hold"),
         ("practice/gamma", (0.42, 0.44), "holds"),
     ],
 )

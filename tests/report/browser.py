@@ -68,7 +68,7 @@ class Browser:
         """Open a file; returns the seconds until it had loaded."""
         begin = time.monotonic()
         self.call("Page.navigate", url=path.resolve().as_uri())
-        while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
+        while not self.run("location.href !== 'about:blank' && performance.timing.loadEventEnd > 0"):
             time.sleep(0.02)
         return time.monotonic() - begin
 

@@ -46,17 +46,9 @@ def shown(opened, page):
     assert opened.complaints == []
 
 
-def test_it_is_usable_soon(shown):
-    took = "performance.timing.loadEventEnd - performance.timing.navigationStart"
+def test_it_is_usable_soon(shown, page):
     # Other programs may use the machine: the best of a few.
-    times = []
-    for _ in range(3):
-        times.append(shown.run(took) / 1000)
-        if times[-1] <= USABLE:
-            break
-        shown.run("location.reload()")
-        shown.run("new Promise((done) => setTimeout(done, 3000))")
-    assert min(times) <= USABLE
+    assert min(shown.open(page) for _ in range(3)) <= USABLE
     assert shown.run(VISIBLE) == len(CLAIMS)
 
 

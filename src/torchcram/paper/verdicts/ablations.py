@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 
 from torchcram.paper.claims import CLAIMS, Claim
-from torchcram.paper.verdicts.srcd import BASELINES, MEDIUM, POINTS, column, finals, recipe
-from torchcram.paper.verdicts.verdict import Results, Row, Rule, Verdict, figure, near, reproduce, rows, spread
+from torchcram.paper.verdicts.srcd import BASELINES, MEDIUM, column, finals, recipe
+from torchcram.paper.verdicts.verdict import POINTS, Results, Row, Rule, Verdict, figure, near, reproduce, rows, spread
 
 _OPTIONS = "torchcram train srcd --preset medium --device cuda --out RUN --set"
 

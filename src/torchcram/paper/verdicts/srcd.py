@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts.verdict import (
+    POINTS,
     SPACE,
     Results,
     Row,
@@ -20,8 +21,6 @@ from torchcram.paper.verdicts.verdict import (
 )
 
 MEDIUM, BASELINES, PAPER = "srcd-medium", "baselines-srcd", "srcd-paper"
-POINTS = 0.005
-"""How far an accuracy may be from the printed one to be called the same: half a point, what rounding hides."""
 _SOLVED = 0.99
 _GUESSING = 0.05
 """Accuracy above the recurring share that still counts as retrieving nothing."""

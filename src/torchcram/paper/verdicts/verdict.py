@@ -22,6 +22,8 @@ Results = Mapping[str, Mapping[str, Any]]
 Row = Mapping[str, Any]
 
 SPACE = "\u00a0"
+POINTS = 0.005
+"""How far an accuracy may be from the printed one to be called the same: half a point, what rounding hides."""
 CLOSE = 0.1
 """How far a number may be from the printed one, relatively, to be called the same, unless a rule says otherwise."""
 
@@ -125,7 +127,7 @@ def _of_rows(claim: Claim, found: Sequence[tuple[str, Row]]) -> Verdict | None:
     values = [float(row["measured"]) for _, row in chosen]
     mean = statistics.fmean(values)
     low, high = _printed(claim)
-    slack = max(2 * statistics.stdev(values) if len(values) > 1 else 0.0, CLOSE * max(abs(low), abs(high)))
+    slack = max(2 * statistics.stdev(values) if len(values) > 1 else 0.0, _slack(claim, low, high))
     holds = low - slack <= mean <= high + slack
     seeded = any(row.get("seed") is not None for _, row in chosen)
     return Verdict(
@@ -142,6 +144,14 @@ def _printed(claim: Claim) -> tuple[float, float]:
     if "±" in claim.printed:
         return values[0] - values[1], values[0] + values[1]
     return min(values), max(values)
+
+
+def _slack(claim: Claim, low: float, high: float) -> float:
+    """A tenth of the number; of a high share, a tenth of what is missing to 1, or 99 % would be as good as 95 %."""
+    most = max(abs(low), abs(high))
+    if (claim.unit in ("share", "AUC") or "accuracy" in claim.measures) and 0.5 < most <= 1:
+        return max(POINTS, CLOSE * (1 - most))
+    return CLOSE * most
 
 
 def _is_number(value: object) -> bool:
