@@ -78,7 +78,10 @@ def test_other_numbers_give_another_verdict(results, judged, claim, file, wanted
 
 
 def _of_runs(claim, *measured):
-    rows = [{"what": "runs", "claim": claim, "seed": seed, "measured": value} for seed, value in enumerate(measured)]
+    rows = [
+        {"what": "runs", "claim": claim, "seed": seed, "printed": CLAIMS[claim].value, "measured": value}
+        for seed, value in enumerate(measured)
+    ]
     return {"paper-tried": {"command": "torchcram reproduce tried --scale cpu", "rows": rows}}
 
 
@@ -90,8 +93,8 @@ def _of_runs(claim, *measured):
         ("redundancy/gpt2/early", (0.80,), "holds"),
         ("ablation/fast/accuracy", (0.998,), "holds"),
         ("ablation/fast/accuracy", (0.95,), "does not hold"),
-        ("srcd/reads", (0.0165,), "holds"),
-        ("srcd/reads", (0.02,), "does not hold"),
+        ("transfer/from/copy/mimic3", (0.079,), "holds"),
+        ("transfer/from/copy/mimic3", (0.1,), "does not hold"),
         ("practice/gamma", (0.42, 0.44), "holds"),
     ],
 )
@@ -100,6 +103,56 @@ def test_rows_of_runs_that_name_a_claim_are_judged(results, claim, measured, exp
     assert verdict.status == expected
     assert verdict.files == ("paper-tried",)
     assert f"({len(measured)} seed" in verdict.measured
+
+
+def _summed(claim, **models):
+    """Rows as experiments write them: one a model, of several runs."""
+    rows = [
+        {
+            "what": "a column of a table",
+            "claim": claim,
+            "printed": CLAIMS[claim].value,
+            "measured": value,
+            "sd": 0.001,
+            "low": value - 0.001,
+            "high": value + 0.001,
+            "runs": 5,
+            "model": model.replace("_", " "),
+            "scale": "gpu",
+        }
+        for model, value in models.items()
+    ]
+    return {"paper-tried": {"command": "torchcram reproduce tried --scale gpu", "rows": rows}}
+
+
+def test_models_that_differ_are_judged_apart():
+    claim = "ablation/fast/accuracy"
+    verdict = verdicts.judge(_summed(claim, cram=0.999, cram_otherwise=0.7))[claim]
+    assert verdict.status == "holds differently"
+    assert verdict.measured.startswith("cram: 99.9 ± 0.1\u00a0% (5 seeds); cram otherwise: 70 ± ")
+    assert verdict.why == "a column of a table; not with cram otherwise"
+    assert verdicts.judge(_summed(claim, one=0.7, two=0.6))[claim].status == "does not hold"
+    assert verdicts.judge(_summed(claim, one=1.0, two=0.999))[claim].status == "holds"
+
+
+def test_a_scale_that_tells_nothing_is_not_heard():
+    claim = "ablation/fast/accuracy"
+    tried = _summed(claim, cram=1.0)
+    tried["paper-tried"]["rows"][0]["caveat"] = "too small"
+    assert verdicts.judge(tried)[claim].status == "not yet measured"
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.29, "holds"), (0.2, "holds differently"), (0.45, "does not hold")])
+def test_exponents_of_ablations_are_compared_with_what_the_table_says_in_words(gamma, expected):
+    claim = "ablation/no-quality/gamma"
+    row = {"what": "γ", "claim": claim, "printed": CLAIMS[claim].printed, "measured": gamma, "scale": "gpu"}
+    assert verdicts.judge({"paper-ablations": {"rows": [row]}})[claim].status == expected
+
+
+def test_what_was_measured_at_the_larger_size_comes_first_on_srcd(results, judged):
+    claim = "srcd/cram/accuracy"
+    assert verdicts.judge({**results, **_summed(claim, cram=0.5)})[claim] == judged[claim]
+    assert verdicts.judge(_summed(claim, cram=0.5))[claim].status == "does not hold"
 
 
 def test_scores_on_data_sets_are_judged_by_split():

@@ -12,7 +12,7 @@ from tests.report.explored import recording
 from torchcram.paper import verdicts
 from torchcram.paper.claims import CLAIMS, CURVES
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.report import explorer, paper
+from torchcram.report import curves, explorer, figures, paper
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -45,6 +45,36 @@ def test_every_curve_of_the_paper_is_drawn(page):
 def test_the_run_is_drawn_beside(page):
     assert "Attention over training, here" in page
     assert page.count(">here</h4>") == 6
+
+
+def test_runs_of_the_experiments_are_drawn_rather_than_the_explored_one():
+    def over(model, seed, step, phase, reads):
+        known = {"what": "attention over training", "model": model, "seed": seed, "scale": "gpu", "mean_quality": 0.5}
+        return {**known, "step": step, "phase": phase, "reads": reads}
+
+    rows = [
+        over(model, seed, step, "acquire" if step < 100 else "settle", reads + 0.1 * seed)
+        for model in ("cram", "cram, the paper's recipe", "mamba")
+        for seed in (0, 1)
+        for step, reads in ((0, 0.9), (50, 0.8), (100, 0.2))
+    ]
+    rows.append({"what": "quality at release", "model": "cram", "density at 0.250": 1.5, "density at 0.750": 2.5})
+    rows.append({**rows[0], "caveat": "too small", "model": "tiny"})
+    averaged = {"what": "averaged curve", "model": "cram", "counted": "from the start", "k": 1.0, "share_read": 1.0}
+    results = {
+        "paper-phase": {"rows": rows},
+        "paper-practice": {"rows": [averaged, {**averaged, "k": 30.0, "share_read": 0.25}]},
+        "explored": recording(),
+    }
+    found = curves.over_training(results, "reads")
+    assert found.curves.keys() == {"cram", "cram, the paper's recipe"}
+    assert found.curves["cram"] == [(0, pytest.approx(0.95)), (50, pytest.approx(0.85)), (100, pytest.approx(0.25))]
+    assert found.released == 100
+    assert "mean of 2 seeds" in found.note
+    assert curves.densities(results).curves == {"at release": [(0.25, 1.5), (0.75, 2.5)]}
+    assert curves.practice(results).curves == {"cram": [(1.0, 1.0), (30.0, 0.25)]}
+    told = html.unescape(figures.section(results))
+    assert "cram, the paper's recipe  25 %" in told
 
 
 def test_a_page_can_be_made_without_a_recording():

@@ -9,58 +9,63 @@ from typing import Any
 
 from torchcram.paper.claims import CLAIMS, CURVES
 from torchcram.paper.verdicts import Results
-from torchcram.report import chart
+from torchcram.report import chart, curves
 from torchcram.report.chart import Axis, Curve
+from torchcram.report.curves import Drawn
 from torchcram.report.runs import Points
 from torchcram.report.words import plain, short
 
-Row = Mapping[str, Any]
+Chart = tuple[str, str]
+"""A chart, and what has to be said of it; an empty one was not measured."""
 
-_BINS = 20  # of the histograms of q
-_COLOURS = ("action1", "recurring", "novel")
+_COLOURS = ("ink", "action1", "novel", "recurring", "other1")
 
 
-def section(results: Results, explored: Row | None) -> str:
+def section(results: Results) -> str:
     """Every figure that plots something: the paper's on the left, ours on the right."""
-    rows = explored["rows"] if explored is not None else ()
-    ours = [row for row in rows if row["what"] == "evaluation"]
+    reads, quality = curves.over_training(results, "reads"), curves.over_training(results, "mean_quality")
+    spread = curves.densities(results)
+    attention = _over_training("Attention over training, here", reads, _axis_of_reads(), _percent, 100)
+    densities = _quality_chart("How quality is spread, here", spread.curves), spread.note
     return "".join(
         (
-            _pair("Figure 2, left: attention over training", _attention("phase/attention", others=True), _reads(ours)),
+            _pair("Figure 2, left: attention over training", _attention("phase/attention", others=True), attention),
             _pair(
                 "Figure 2, right: how quality is spread",
                 _densities("phase/quality-start", "phase/quality-3000", "phase/quality-after"),
-                _histograms(ours),
+                densities,
             ),
-            _pair("Figure 3, A: attention, once more", _attention("phase/attention-again"), _reads(ours)),
-            _pair("Figure 3, B: mean quality", _mean_quality(), _our_quality(ours)),
+            _pair("Figure 3, A: attention, once more", _attention("phase/attention-again"), attention),
+            _pair(
+                "Figure 3, B: mean quality",
+                _mean_quality(),
+                _over_training("Mean quality over training, here", quality, _shares("mean q̄"), plain),
+            ),
             _pair(
                 "Figure 3, C: how quality is spread, once more",
                 _densities("phase/quality-3000-again", "phase/quality-3100", "phase/quality-4000"),
-                _histograms(ours),
+                densities,
             ),
             _pair(
                 "Figure 4, A: reads of a recurring pattern, by how often it was seen",
                 _practice(results),
-                _our_practice([row for row in rows if row["what"] == "practice"]),
+                _our_practice(curves.practice(results)),
             ),
-            _pair("Figure 4, B: exponents", _exponents(results), ("", "")),
+            _pair("Figure 4, B: exponents", _exponents(results), None),
         )
     )
 
 
-def _pair(title: str, printed: tuple[str, str], ours: tuple[str, str]) -> str:
-    """Two charts side by side, each with what has to be said of it."""
-    nothing = "Not yet measured here: <code>torchcram explore RUN --out results/explored.json</code> records a run."
-    if not ours[0] and not ours[1]:
-        right = ""
-    else:
-        right = (
-            f"<div><h4>here</h4>{ours[0] or f'<p class=note>{nothing}</p>'}<p class=note>{escape(ours[1])}</p></div>"
-        )
+def _pair(title: str, printed: Chart, ours: Chart | None) -> str:
+    """Two charts side by side; None: there is nothing to be measured."""
+    nothing = "Not yet measured here: <code>torchcram reproduce</code>, or <code>torchcram explore</code> for one run."
+    right = ""
+    if ours is not None:
+        drawn = ours[0] or f'<p class="note">{nothing}</p>'
+        right = f'<div><h4>here</h4>{drawn}<p class="note">{escape(ours[1])}</p></div>'
     return (
         f'<div class="figure"><h3>{escape(title)}</h3><div class="pair"><div><h4>as the paper plots it</h4>'
-        f"{printed[0]}<p class=note>{escape(printed[1])}</p></div>{right}</div></div>"
+        f'{printed[0]}<p class="note">{escape(printed[1])}</p></div>{right}</div></div>'
     )
 
 
@@ -68,116 +73,82 @@ def _percent(value: float) -> str:
     return f"{plain(value, 1)} %"
 
 
-def _attention(name: str, *, others: bool = False) -> tuple[str, str]:
+def _attention(name: str, *, others: bool = False) -> Chart:
     plotted = CURVES[name]
     end = plotted.points[-1][0]
-    curves = [Curve(label="CRAM", colour="ink", middle=plotted.points, bolder=True)]
+    drawn: dict[str, Points] = {"CRAM": plotted.points}
     note = plotted.note
     if others:
-        # As the figure's source has them, but for a random term of up to 0.8.
+        # As the figure's source has them, but for a random term of up to 0.8; its angles are in degrees.
         waves: dict[str, Callable[[float], float]] = {
-            "SeqBoat": lambda x: 23 + 1.5 * math.sin(x * 0.18),
-            "Jamba": lambda x: 12.5 + 0.5 * math.sin(x * 0.12),
+            "SeqBoat": lambda x: 23 + 1.5 * math.sin(math.radians(x * 0.18)),
+            "Jamba": lambda x: 12.5 + 0.5 * math.sin(math.radians(x * 0.12)),
         }
         steps = [end * i / 60 for i in range(61)]
-        for (label, wave), colour in zip(waves.items(), ("novel", "other1"), strict=True):
-            # Angles are in degrees there.
-            curves.append(Curve(label=label, colour=colour, middle=[(x, wave(math.radians(x))) for x in steps]))
-        note += f" {CLAIMS['phase/seqboat-plot'].note}"
-    y = chart.linear_axis([v for c in curves for _, v in c.middle], _percent, title=plotted.y)
-    return _chart(f"{plotted.item}: {plotted.measures}", chart.steps_axis(end, 340), y, curves, _percent), note
+        drawn |= {label: [(x, wave(x)) for x in steps] for label, wave in waves.items()}
+        note += f" SeqBoat: {CLAIMS['phase/seqboat-plot'].note}"
+    y = chart.linear_axis([v for points in drawn.values() for _, v in points], _percent, title=plotted.y)
+    return _chart(f"{plotted.item}: {plotted.measures}", chart.steps_axis(end, 340), y, drawn, _percent), note
 
 
-def _reads(ours: Sequence[Row]) -> tuple[str, str]:
-    curves = [
-        Curve(label=label, colour=colour, middle=_over_steps(ours, key, 100), bolder=key == "reads")
-        for label, key, colour in (("positions", "reads", "ink"), ("a layer", "layer_reads", "action1"))
-    ]
-    if not ours:
-        return "", _which(ours)
-    y = chart.linear_axis([0, 100], _percent, title="attention fraction (%)")
-    return _over_training("Attention over training, here", ours, y, curves, _percent), _which(ours)
-
-
-def _mean_quality() -> tuple[str, str]:
+def _mean_quality() -> Chart:
     plotted = CURVES["phase/quality-mean"]
-    curves = [Curve(label="q̄", colour="ink", middle=plotted.points, bolder=True)]
     levels = [chart.Level(label="q* 0.83", value=CLAIMS["phase/quality-threshold"].value)]
     x = chart.steps_axis(plotted.points[-1][0], 340)
     name = f"{plotted.item}: {plotted.measures}"
-    return _chart(name, x, _shares(plotted.y), curves, plain, levels=levels), plotted.note
+    return _chart(name, x, _shares(plotted.y), {"q̄": plotted.points}, plain, levels=levels), plotted.note
 
 
-def _our_quality(ours: Sequence[Row]) -> tuple[str, str]:
-    if not ours:
-        return "", _which(ours)
-    curves = [Curve(label="q̄", colour="ink", middle=_over_steps(ours, "mean_quality"), bolder=True)]
-    return _over_training("Mean quality over training, here", ours, _shares("mean q̄"), curves, plain), _which(ours)
+def _over_training(name: str, drawn: Drawn, y: Axis, form: Callable[[float], str], times: float = 1) -> Chart:
+    if not drawn.curves:
+        return "", drawn.note
+    shown = {label: [(x, times * value) for x, value in points] for label, points in drawn.curves.items()}
+    end = max(points[-1][0] for points in shown.values())
+    marks = [chart.Mark(label="released", step=drawn.released)] if drawn.released is not None else []
+    return _chart(name, chart.steps_axis(end, 340), y, shown, form, marks=marks), drawn.note
 
 
-def _densities(*names: str) -> tuple[str, str]:
+def _densities(*names: str) -> Chart:
     plotted = [CURVES[name] for name in names]
-    labels = [curve.measures.removeprefix("quality ").removeprefix("at ") for curve in plotted]
-    curves = [
-        Curve(label=label, colour=colour, middle=curve.points)
-        for label, colour, curve in zip(labels, _COLOURS, plotted, strict=True)
-    ]
+    drawn = {curve.measures.removeprefix("quality ").removeprefix("at "): curve.points for curve in plotted}
     notes = dict.fromkeys(f"{sentence}." for c in plotted for sentence in c.note.rstrip(".").split(". "))
-    return _quality_chart(f"{plotted[0].item}: how quality is spread", curves), " ".join(notes)
+    return _quality_chart(f"{plotted[0].item}: how quality is spread", drawn), " ".join(notes)
 
 
-def _histograms(ours: Sequence[Row]) -> tuple[str, str]:
-    """At the first evaluation, at the last that reads everywhere, and at the end."""
-    there = [row for row in ours if row.get("histogram")]
-    if not there:
-        return "", _which(ours)
-    everywhere = [row for row in there if row["reads"] == 1] or there[:1]
-    curves = []
-    for row, colour in zip((there[0], everywhere[-1], there[-1]), _COLOURS, strict=True):
-        counts = [int(count) for count in row["histogram"].split()]
-        total = sum(counts) or 1
-        points = [((i + 0.5) / _BINS, _BINS * count / total) for i, count in enumerate(counts)]
-        curves.append(Curve(label=f"step {row['step']}", colour=colour, middle=points))
-    return _quality_chart("How quality is spread, here", curves), _which(ours)
+def _quality_chart(name: str, drawn: Mapping[str, Points]) -> str:
+    if not drawn:
+        return ""
+    x = Axis(low=0, high=1.05, ticks=[(v, plain(v)) for v in (0, 0.25, 0.5, 0.75, 1)], title="quality q")
+    y = chart.linear_axis([v for points in drawn.values() for _, v in points], plain, title="density")
+    return _chart(name, x, y, drawn, plain, at=lambda q: f"q = {plain(q, 3)}", beside=True, colours=_COLOURS[1:])
 
 
-def _practice(results: Results) -> tuple[str, str]:
+def _practice(results: Results) -> Chart:
     plotted = CURVES["practice/episodic"]
     ks = [1.1**i for i in range(49)]
-    curves = [Curve(label="plotted", colour="ink", middle=plotted.points, bolder=True)]
-    laws: dict[str, Callable[[float], float]] = {"its “fit”": lambda k: 0.89 * k**-0.43}
-    laws["“human”"] = lambda k: 0.89 * k**-0.41
+    laws = {"its “fit”": (0.89, 0.43), "“human”": (0.89, 0.41)}
     for row in results.get("paper-practice", {}).get("rows", ()):
         if row["what"] == "power through the plotted points":
-            laws[f"refit, {row['gamma']:.2f}"] = _power(row["start"], row["gamma"])
-    for (label, law), colour in zip(laws.items(), ("novel", "recurring", "action1"), strict=False):
-        curves.append(Curve(label=label, colour=colour, middle=[(k, law(k)) for k in ks]))
-    return _by_repetition(f"{plotted.item}: {plotted.measures}", plotted.y, curves, 100), plotted.note
+            laws[f"refit, {row['gamma']:.2f}"] = (row["start"], row["gamma"])
+    drawn: dict[str, Points] = {"plotted": plotted.points}
+    drawn |= {label: [(k, start * k**-gamma) for k in ks] for label, (start, gamma) in laws.items()}
+    return _by_repetition(f"{plotted.item}: {plotted.measures}", plotted.y, drawn), plotted.note
 
 
-def _power(start: float, gamma: float) -> Callable[[float], float]:
-    return lambda k: float(start * k**-gamma)
+def _our_practice(drawn: Drawn) -> Chart:
+    if not drawn.curves:
+        return "", drawn.note
+    return _by_repetition("Reads of recurring patterns, here", "share that read", drawn.curves), drawn.note
 
 
-def _our_practice(rows: Sequence[Row]) -> tuple[str, str]:
-    if not rows:
-        return "", ""
-    points = [(row["k"], row["read"] / row["asked"]) for row in rows if row["asked"]]
-    note = (
-        "Decisions in training, of the same run: until release a query skips by chance alone, whatever it has seen. "
-        "Laws are fitted to decisions by torchcram reproduce practice."
-    )
-    curves = [Curve(label="read", colour="ink", middle=points, bolder=True)]
-    return _by_repetition("Reads of recurring patterns, here", "share that read", curves, points[-1][0]), note
-
-
-def _by_repetition(name: str, title: str, curves: Sequence[Curve], end: float) -> str:
-    ticks = [(float(10**i), f"{10**i:,}") for i in range(6) if 10**i <= end]
+def _by_repetition(name: str, title: str, drawn: Mapping[str, Points]) -> str:
+    end = max(points[-1][0] for points in drawn.values())
+    ticks = [(float(10**i), f"{10**i:,}") for i in range(6) if 10**i <= end * 1.001]
     x = Axis(low=1, high=end, ticks=ticks, title="repetition count k", bend=0.2)
-    return _chart(name, x, _shares(title), curves, plain, at=lambda k: f"k = {short(k)}")
+    return _chart(name, x, _shares(title), drawn, plain, at=lambda k: f"k = {short(k)}")
 
 
-def _exponents(results: Results) -> tuple[str, str]:
+def _exponents(results: Results) -> Chart:
     rows = [
         ("CRAM, printed", 0.43, 0.39, 0.47),
         ("Rickard (1997)", 0.41, 0.35, 0.47),
@@ -191,31 +162,27 @@ def _exponents(results: Results) -> tuple[str, str]:
     return drawn, "Exponents of response times, compared with the exponent of a probability."
 
 
-def _over_steps(ours: Sequence[Row], key: str, times: float = 1) -> Points:
-    return [(row["step"], times * row[key]) for row in ours if row.get(key) is not None]
-
-
-def _over_training(
-    name: str, ours: Sequence[Row], y: Axis, curves: Sequence[Curve], form: Callable[[float], str]
-) -> str:
-    released = next((row["step"] for row in ours if row["phase"] != "acquire"), None)
-    marks = [chart.Mark(label="released", step=released)] if released is not None else []
-    return _chart(name, chart.steps_axis(ours[-1]["step"], 340), y, curves, form, marks=marks)
-
-
-def _quality_chart(name: str, curves: Sequence[Curve]) -> str:
-    x = Axis(low=0, high=1.05, ticks=[(v, plain(v)) for v in (0, 0.25, 0.5, 0.75, 1)], title="quality q")
-    y = chart.linear_axis([v for c in curves for _, v in c.middle], plain, title="density")
-    return _chart(name, x, y, curves, plain, at=lambda q: f"q = {plain(q, 3)}", beside=True)
+def _axis_of_reads() -> Axis:
+    return chart.linear_axis([0, 100], _percent, title="positions that read (%)")
 
 
 def _shares(title: str) -> Axis:
     return Axis(low=0, high=1, ticks=[(v, plain(v)) for v in (0, 0.25, 0.5, 0.75, 1)], title=title)
 
 
-def _chart(name: str, x: Axis, y: Axis, curves: Sequence[Curve], form: Callable[[float], str], **more: Any) -> str:
-    return chart.line_chart(name=name, x=x, y=y, curves=curves, form=form, **more)
-
-
-def _which(ours: Sequence[Row]) -> str:
-    return "The run of the memory explorer below: small, with our recipe." if ours else " "
+def _chart(
+    name: str,
+    x: Axis,
+    y: Axis,
+    drawn: Mapping[str, Points],
+    form: Callable[[float], str],
+    *,
+    colours: Sequence[str] = _COLOURS,
+    **more: Any,
+) -> str:
+    """A chart of curves by label; the first of several is the bolder one, unless they are equals."""
+    shown = [
+        Curve(label=label, colour=colours[i % len(colours)], middle=points, bolder=i == 0 and colours is _COLOURS)
+        for i, (label, points) in enumerate(drawn.items())
+    ]
+    return chart.line_chart(name=name, x=x, y=y, curves=shown, form=form, **more)

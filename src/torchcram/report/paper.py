@@ -43,7 +43,7 @@ def page(results: Results, *, experiments: Collection[str]) -> str:
             "The figures",
             "What the paper's figures plot, as their source has it, and the same quantities of a run here. Hover, or "
             "choose a chart and use the arrow keys, to read values. Figure 1 is a drawing of the model.",
-            figures.section(results, explored),
+            figures.section(results),
         ),
         section("Memory explorer", explorer.NOTE, explorer.section(explored)) if explored is not None else "",
         section("Where the numbers come from", "Result files, each with the command that made it.", _sources(results)),

@@ -51,7 +51,8 @@ _WELL_KNOWN = (
     "timeseries/mimic3-in-text",
     "timeseries/activity-in-text",
 )
-_RUNS_SAY_MORE = ("phase/", "practice/", "redundancy/", "transfer/", "timeseries/", "srcd/", "ablation/")
+_RUNS_FIRST = ("phase/", "practice/", "redundancy/", "transfer/", "timeseries/", "ablation/")
+"""Of these, what trained runs say comes before what is calculated or was tried with one seed."""
 
 HEADLINES: tuple[str, ...] = tuple(
     dict.fromkeys(
@@ -71,19 +72,19 @@ def read(folder: str | os.PathLike[str]) -> Results:
 
 
 def judge(results: Results) -> dict[str, Verdict]:
-    """A verdict on each claim, by id. What trained runs say of a claim comes before what was calculated from it."""
+    """A verdict on each claim, by id."""
     return {claim.id: _judge(claim, results) for claim in CLAIMS.values()}
 
 
 def _judge(claim: Claim, results: Results) -> Verdict:
-    own = _RULES.get(claim.id)
-    rules = [own, of_numbers] if own is not None else [of_numbers]
-    if claim.id.startswith(_RUNS_SAY_MORE):
-        rules.insert(0, of_runs)
-    for rule in rules:
-        if (verdict := rule(claim, results)) is not None:
-            return verdict if verdict.command else replace(verdict, command=unmeasured.command(claim, results))
-    return unmeasured.waiting(claim)
+    own = [_RULES[claim.id]] if claim.id in _RULES else []
+    rules = [of_runs, *own] if claim.id.startswith(_RUNS_FIRST) else [*own, of_runs]
+    found = [verdict for rule in (*rules, of_numbers) if (verdict := rule(claim, results)) is not None]
+    # Rather one that rests on numbers.
+    found.sort(key=lambda verdict: not verdict.files)
+    if not found:
+        return unmeasured.waiting(claim)
+    return found[0] if found[0].command else replace(found[0], command=unmeasured.command(claim, results))
 
 
 def counts(verdicts: Mapping[str, Verdict]) -> dict[Status, int]:

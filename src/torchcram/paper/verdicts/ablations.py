@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping
 
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts.srcd import BASELINES, MEDIUM, column, finals, recipe
-from torchcram.paper.verdicts.verdict import POINTS, Results, Row, Rule, Verdict, figure, near, reproduce, rows, spread
+from torchcram.paper.verdicts.verdict import (
+    POINTS,
+    Results,
+    Row,
+    Rule,
+    Verdict,
+    about,
+    figure,
+    is_number,
+    near,
+    reproduce,
+    rows,
+    spread,
+)
 
 _OPTIONS = "torchcram train srcd --preset medium --device cuda --out RUN --set"
 
@@ -110,6 +124,25 @@ def _dynamics(claim: Claim, results: Results) -> Verdict | None:
     )
 
 
+def _gamma(claim: Claim, results: Results) -> Verdict | None:
+    """Whether an exponent is near those of human studies, as table 4 says in words, and often in a number, too."""
+    found = [(file, row) for file, row in about(claim, results) if is_number(row.get("measured"))]
+    found = [(file, row) for file, row in found if "caveat" not in row]
+    if not found:
+        return None
+    value, (low, high) = float(found[0][1]["measured"]), CLAIMS["practice/human"].values
+    number = re.search(r"γ = ([\d.]+)", claim.printed)
+    agrees = (low <= value <= high) == claim.printed.startswith("Yes")
+    same = number is None or near(value, float(number[1]))
+    return Verdict(
+        status="holds" if agrees and same else "holds differently" if agrees else "does not hold",
+        measured=f"γ = {figure(value, 'number')}",
+        why=f"{found[0][1]['what']}; compared with {low:g} to {high:g}",
+        files=(found[0][0],),
+        command=reproduce(results, "ablations"),
+    )
+
+
 _WITHOUT = "srcd/cram-without-consolidation"
 _VARIANTS = (_WITHOUT, "ablation/no-semantic", "ablation/no-loss")
 
@@ -117,6 +150,7 @@ RULES: Mapping[str, Rule] = {
     "srcd/ablation-fall": _fall,
     "ablation/plateau": _plateau,
     f"{_WITHOUT}/dynamics-mse": _dynamics,
+    **{name: _gamma for name in CLAIMS if name.startswith("ablation/") and name.endswith("/gamma")},
     **{f"{variant}/accuracy": _accuracy for variant in _VARIANTS},
     **{f"{variant}/attention": _attention for variant in _VARIANTS},
     **{f"{variant}/ratio": _ratio for variant in _VARIANTS},

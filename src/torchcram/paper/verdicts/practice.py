@@ -35,7 +35,7 @@ def _gamma(claim: Claim, results: Results) -> Verdict | None:
 
 
 def _fit(claim: Claim, results: Results) -> Verdict | None:
-    for row in rows(results, _FILE, claim="practice/fit"):
+    for row in rows(results, _FILE, what="the curve drawn as a fit, at the plotted points"):
         return Verdict(
             status="holds" if row["points_met"] == row["points"] else "does not hold",
             measured=f"meets {row['points_met']} of {row['points']} points",
@@ -48,7 +48,7 @@ def _fit(claim: Claim, results: Results) -> Verdict | None:
 
 
 def _law(claim: Claim, results: Results) -> Verdict | None:
-    for row in rows(results, _FILE, claim="practice/law"):
+    for row in rows(results, _FILE, what="repetitions of a pattern in a training step"):
         step = math.ceil(row["step_of_repetition_100"])
         return Verdict(
             status="not testable here",

@@ -108,34 +108,67 @@ def near(value: float, printed: float, close: float = CLOSE) -> bool:
 
 
 def of_runs(claim: Claim, results: Results) -> Verdict | None:
-    """What trained runs say: rows of the paper's experiments that name the claim, a number and a seed."""
-    return _of_rows(claim, [(file, row) for file, row in about(claim, results) if row.get("seed") is not None])
+    """What trained runs say: rows of the paper's experiments that name the claim, and what is printed and measured.
+
+    A row is one run, with its `seed`, or several, with `sd` and how many `runs`. Models that differ are judged apart:
+    if some agree with the paper and others do not, the claim holds differently. Too small a scale has a `caveat` and
+    says nothing.
+    """
+    trained = [(file, row) for file, row in about(claim, results) if "scale" in row or row.get("seed") is not None]
+    return _of_rows(claim, trained)
 
 
 def of_numbers(claim: Claim, results: Results) -> Verdict | None:
-    """What any row of the paper's experiments says that names the claim and a number."""
+    """What any row of the paper's experiments says that names the claim, and what is printed and measured."""
     return _of_rows(claim, about(claim, results))
 
 
 def _of_rows(claim: Claim, found: Sequence[tuple[str, Row]]) -> Verdict | None:
-    numbers = [(file, row) for file, row in found if _is_number(row.get("measured"))]
+    numbers = [(file, row) for file, row in found if is_number(row.get("measured")) and is_number(row.get("printed"))]
+    numbers = [(file, row) for file, row in numbers if "caveat" not in row]
     if not numbers or not claim.values:
         return None
     # One kind of row speaks for the claim: the first that its experiment names.
     what = numbers[0][1].get("what")
     chosen = [(file, row) for file, row in numbers if row.get("what") == what]
-    values = [float(row["measured"]) for _, row in chosen]
-    mean = statistics.fmean(values)
-    low, high = _printed(claim)
-    slack = max(2 * statistics.stdev(values) if len(values) > 1 else 0.0, _slack(claim, low, high))
-    holds = low - slack <= mean <= high + slack
-    seeded = any(row.get("seed") is not None for _, row in chosen)
+    models: dict[str, list[Row]] = {}
+    for _, row in chosen:
+        models.setdefault(str(row.get("model") or ""), []).append(row)
+    agree = {model: _agrees(claim, mine) for model, mine in models.items()}
+    told = [f"{model}: {_told(claim, mine)}" if model else _told(claim, mine) for model, mine in models.items()]
+    more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    against = [model for model, agrees in agree.items() if not agrees]
+    mixed = f"; not with {', '.join(against[:_SHOWN])}" if against and len(against) < len(agree) else ""
     return Verdict(
-        status="holds" if holds else "does not hold",
-        measured=spread(values, claim.unit) if seeded else figure(mean, claim.unit),
-        why=str(what or ""),
+        status="holds" if not against else "holds differently" if mixed else "does not hold",
+        measured="; ".join(told[:_SHOWN]) + more,
+        why=f"{what or ''}{mixed}",
         files=tuple(dict.fromkeys(file for file, _ in chosen)),
     )
+
+
+_SHOWN = 3  # models that are told of
+
+
+def _told(claim: Claim, mine: Sequence[Row]) -> str:
+    """A model's number: with its deviation, or with where it may be."""
+    values, row = [float(row["measured"]) for row in mine], mine[0]
+    if len(mine) > 1 or row.get("seed") is not None:
+        return spread(values, claim.unit)
+    runs = f" ({row['runs']} seed{'s' if row['runs'] != 1 else ''})" if row.get("runs") else ""
+    if is_number(row.get("sd")):
+        return f"{_bare(values[0], claim.unit, 4)} ± {figure(float(row['sd']), claim.unit, 2)}{runs}"
+    limits = [figure(float(row[end]), claim.unit) for end in ("low", "high") if is_number(row.get(end))]
+    return figure(values[0], claim.unit) + (f" ({' to '.join(limits)})" if len(limits) == 2 and not runs else runs)
+
+
+def _agrees(claim: Claim, mine: Sequence[Row]) -> bool:
+    """Whether a model has the printed number: but for a tenth of it, or two standard deviations."""
+    values, row = [float(row["measured"]) for row in mine], mine[0]
+    deviation = statistics.stdev(values) if len(values) > 1 else float(row.get("sd") or 0.0)
+    low, high = _printed(claim)
+    slack = max(2 * deviation, _slack(claim, low, high))
+    return low - slack <= statistics.fmean(values) <= high + slack
 
 
 def _printed(claim: Claim) -> tuple[float, float]:
@@ -154,7 +187,8 @@ def _slack(claim: Claim, low: float, high: float) -> float:
     return CLOSE * most
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether it is one, and finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
