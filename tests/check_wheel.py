@@ -13,6 +13,8 @@ import torchcram
 home = pathlib.Path(torchcram.__file__).resolve()
 assert home.is_relative_to(pathlib.Path(sys.argv[1]).resolve()), f"imported {home}, not the wheel"
 assert (home.parent / "py.typed").is_file(), "py.typed is not in the wheel"
+for name in ("page.css", "page.js", "paper.css", "paper.js", "explorer.js"):
+    assert (home.parent / "report" / name).is_file(), f"{name} is not in the wheel"
 import torch
 model = torchcram.Cram(torchcram.CramConfig.preset("tiny", inputs="tokens", vocabulary=8, outputs="tokens"))
 assert model(torch.zeros(1, 3, dtype=torch.int64)).logits.shape == (1, 3, 8)

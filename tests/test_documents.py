@@ -11,7 +11,9 @@ import typer
 
 from torchcram import results
 from torchcram.cli.main import app
-from torchcram.report import baselines, redundancy_document
+from torchcram.paper import verdicts
+from torchcram.paper.experiments import EXPERIMENTS
+from torchcram.report import baselines, claims, explorer, redundancy_document
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -187,33 +189,25 @@ def test_recall_is_as_good_as_was_aimed_at():
     assert all(r["reads"] <= 1.2 * r["opt"] for r in ours if r["task"] == "mqar")
 
 
-def test_the_page_about_the_paper_shows_what_was_measured():
-    text = (ROOT / "docs" / "paper.md").read_text()
-    theory, phase, practice = (
-        results.read(ROOT / "results" / f"paper-{name}.json")["rows"] for name in ("theory", "phase", "practice")
-    )
+def test_the_claims_of_the_page_about_the_paper_are_those_made_from_results():
+    text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    found = verdicts.read(ROOT / "results")
+    made = claims.renewed(text, found, folder="../results", experiments=EXPERIMENTS)
+    assert text == made, "run `torchcram paper`"
 
-    def row(rows, what, **wanted):
-        (found,) = [r for r in rows if r["what"] == what and all(r.get(k) == v for k, v in wanted.items())]
-        return found
 
-    gamma = row(practice, "γ by least squares of logarithms")
-    assert f"γ = {gamma['measured']:.2f} ({gamma['low']:.2f} to {gamma['high']:.2f})" in text
-    again = row(practice, "repetitions of a pattern in a training step")
-    step = math.ceil(again["step_of_repetition_100"])
-    assert f"{again['repetitions_a_step']:.0f} times a step, so that k = 100 is reached in step {step}" in text
-    left, right = (row(phase, f"fall in {figure}") for figure in ("Figure 2, left", "Figure 3, A"))
-    halves = [f"{each['half_of_the_fall_at']:.0f}" for each in (left, right)]
-    assert f"figure 2 is over by step {halves[0]}, of figure 3 by {halves[1]}" in text
-    assert f"to {100 * left['least']:.1f} % and {100 * right['least']:.1f} %" in text
-    assert f"miss it by {row(phase, 'equations fitted to the plotted quality')['rmse']:.2f}" in text
-    guess = row(theory, "static router that guesses", values=2, error_allowed=0.1)
-    assert f"read {100 * guess['reads']:.1f} % where (1-ε) f n asks for {100 * guess['printed_bound']:.1f} %" in text
-    assert not any(r["below_guessing"] for r in theory if r["what"] == "static router that guesses")
-    known = row(theory, "static router that knows the table by heart")
-    assert f"reads {100 * known['reads']:.1f} % without errors" in text
-    longer = row(theory, "corollary with a constant of 1", length=2048)["length_to_promise_less"]
-    assert f"{longer:,.0f} positions" in text
+def test_the_recorded_run_shows_what_consolidation_does():
+    path = ROOT / "results" / "explored.json"
+    assert path.stat().st_size <= 300_000
+    found = explorer.data(results.read(path))
+    first, *_, last = found["moments"]
+    assert not first["released"]
+    assert first["reads"] == len(found["kind"])
+    assert last["released"]
+    assert 0 < last["reads"] < last["asked"]
+    assert last["right"] == last["asked"]
+    assert {kind["name"] for kind in found["kinds"]} == {found["kinds"][kind]["name"] for kind in found["kind"]}
+    assert all(layer["evicted"] for moment in found["moments"] for layer in moment["layers"])
 
 
 def test_the_example_of_the_papers_claims_runs(capsys):

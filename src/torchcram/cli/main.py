@@ -197,17 +197,64 @@ def reproduce(
 
 
 @app.command()
+def paper(
+    folder: Annotated[Path, typer.Option("--results", help="Folder of the result files.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The page; what stands outside of its marks stays.")] = Path(
+        "docs/paper.md"
+    ),
+) -> None:
+    """Write the table of the paper's claims: printed, measured, verdict, command; from result files."""
+    from torchcram.cli import paper
+
+    paper.run(folder, out=out)
+
+
+@app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, e.g. one a seed.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, e.g. one a seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="Page to write; report.html if nothing else is asked for.")] = None,
     picture: Annotated[Path | None, typer.Option(help="SVG file to write: reads over training.")] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The page about the paper instead: claims, figures, memory explorer.")
+    ] = False,
+    folder: Annotated[Path, typer.Option("--results", help="With --paper: folder of the result files.")] = Path(
+        "results"
+    ),
 ) -> None:
-    """Show what runs did: one self-contained HTML page, or one picture."""
-    from torchcram.cli.report import run
+    """Show what runs did, or what became of the paper's claims: one self-contained HTML page, or one picture."""
+    from torchcram.cli import report as command
 
+    if paper:
+        if runs or picture:
+            raise typer.BadParameter("--paper takes neither runs nor --picture")
+        command.run_paper(folder, out=out or Path("paper.html"))
+        return
+    if not runs:
+        raise typer.BadParameter("name the folder of a run, or use --paper")
     if out is None and picture is None:
         out = Path("report.html")
-    run(runs, out=out, picture=picture)
+    command.run(runs, out=out, picture=picture)
+
+
+@app.command()
+def explore(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of cram; `--set keep=100` keeps its checkpoints.")],
+    out: Annotated[
+        Path, typer.Option(help="File to write; results/explored.json is what the page about the paper shows.")
+    ],
+    at: Annotated[
+        str | None,
+        typer.Option(help="Steps of checkpoints, separated by commas; default: some before and after release."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, e.g. task.length=128 or model.episodic.slots=32."),
+    ] = None,
+) -> None:
+    """Record what a run does with one held-out sequence, position by position, at several of its checkpoints."""
+    from torchcram.cli import explore as command
+
+    command.run(run, out=out, at=at, changes=set_ or [])
 
 
 @app.command()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from torchcram import report
 from torchcram.cli.errors import told
+from torchcram.paper import verdicts
+from torchcram.report import paper
 
 
 @told()
@@ -22,3 +24,17 @@ def run(folders: Sequence[Path], *, out: Path | None, picture: Path | None) -> N
     for one in runs:
         print(f"{one.name}: {report.verdict(one)}".replace("\u00a0", " "))
     print(f"written: {', '.join(str(path) for path in (out, picture) if path is not None)}")
+
+
+@told()
+def run_paper(folder: Path, *, out: Path) -> None:
+    """Write the page about the paper; say where, and how many claims have each verdict."""
+    from torchcram.paper.experiments import EXPERIMENTS
+
+    results = verdicts.read(folder)
+    if not results:
+        raise ValueError(f"{folder} has no result files; allowed: the folder `results` of a checkout, or one like it")
+    report.save(out, paper.page(results, experiments=EXPERIMENTS))
+    counts = verdicts.counts(verdicts.judge(results))
+    print("; ".join(f"{status} {count}" for status, count in counts.items()))
+    print(f"written: {out}")

@@ -116,6 +116,7 @@ def line_chart(
     y: Axis,
     curves: Sequence[Curve],
     form: Callable[[float], str],
+    at: Callable[[float], str] = lambda step: f"step {step:,.0f}",
     levels: Sequence[Level] = (),
     spans: Sequence[Span] = (),
     marks: Sequence[Mark] = (),
@@ -123,10 +124,13 @@ def line_chart(
     height: int = 240,
     heading: str = "",
     standalone: str = "",
+    beside: bool = False,
 ) -> str:
-    """Curves over training. `form` writes a value for the read-out; `name` is for those who cannot see the chart.
+    """Curves over training, or over what `at` tells. `form` writes a value for the read-out; `name` is for those who
+    cannot see the chart.
 
     `heading` is drawn above (a picture of its own has no page around it), `standalone` is the CSS it then needs.
+    `beside`: labels stand at the right edge even where curves end before it.
     """
     labels = [curve for curve in curves if curve.middle]
     head = 26 if heading else 0
@@ -184,14 +188,38 @@ def line_chart(
         ends = apart([down(curve.middle[-1][1]) for curve in labels], _LINE, top, top + tall)
         for curve, end in zip(labels, ends, strict=True):
             step, value = curve.middle[-1]
-            tip = across(step)
-            if abs(end - down(value)) > 1:
+            tip = left + inner if beside else across(step)
+            if not beside and abs(end - down(value)) > 1:
                 leader = f"M{tip:.1f} {down(value):.1f}L{tip + 7:.1f} {end:.1f}"
                 out.append(f'<path class="line thin {curve.colour}" d="{leader}"/>')
             out.append(_text(curve.label, tip + 9, end + 4, curve.colour + (" strong" if curve.bolder else "")))
     if not standalone:
         out.append(f'<path class="guide line quiet" d="M0 {top}v{tall}"/>')
-        out[0] = out[0].replace("<svg ", f'<svg data-hover="{escape(_read_out(labels, across, form))}" ', 1)
+        out[0] = out[0].replace(
+            "<svg ", f'<svg data-hover="{escape(_read_out(labels, across, form, at))}" tabindex="0" ', 1
+        )
+    return "".join(out) + "</svg>"
+
+
+def intervals(*, name: str, rows: Sequence[tuple[str, float, float, float]], axis: Axis, width: int = 420) -> str:
+    """Values with what they may be, (label, value, low, high), one below the other."""
+    left, right, pitch = 14 + _LETTER * max(len(label) for label, *_ in rows), 46.0, 30.0
+    inner, bottom = width - left - right, pitch * len(rows) + 8
+    out = [_open(name, width, int(bottom + 40))]
+
+    def across(value: float) -> float:
+        return left + inner * axis.place(value)
+
+    for value, text in axis.ticks:
+        out.append(f'<path class="line faint" d="M{across(value):.1f} 4V{bottom:.1f}"/>')
+        out.append(_text(text, across(value), bottom + 16, "quiet", "middle"))
+    for i, (label, value, low, high) in enumerate(rows):
+        y = pitch * (i + 0.5) + 4
+        out.append(_text(label, left - 10, y + 4, "ink", "end"))
+        out.append(f'<path class="line bold ink" d="M{across(low):.1f} {y:.1f}H{across(high):.1f}"/>')
+        out.append(f'<circle class="fill ink" cx="{across(value):.1f}" cy="{y:.1f}" r="5"/>')
+        out.append(_text(f"{value:.2f}", across(high) + 8, y + 4, "quiet"))
+    out.append(_text(axis.title, left + inner / 2, bottom + 33, "quiet", "middle"))
     return "".join(out) + "</svg>"
 
 
@@ -254,10 +282,12 @@ def _path(points: Points, across: Callable[[float], float], down: Callable[[floa
     return "".join(f"{'L' if i else 'M'}{across(s):.1f} {down(v):.1f}" for i, (s, v) in enumerate(points))
 
 
-def _read_out(curves: Sequence[Curve], across: Callable[[float], float], form: Callable[[float], str]) -> str:
+def _read_out(
+    curves: Sequence[Curve], across: Callable[[float], float], form: Callable[[float], str], at: Callable[[float], str]
+) -> str:
     """What to show at each step, for the page's script: [[x, text], …]."""
     by_step: dict[float, list[str]] = {}
     for curve in curves:
         for step, value in curve.middle:
-            by_step.setdefault(step, [f"step {step:,.0f}"]).append(f"{curve.label}  {form(value)}")
+            by_step.setdefault(step, [at(step)]).append(f"{curve.label}  {form(value)}")
     return json.dumps([[round(across(step), 1), "\n".join(lines)] for step, lines in sorted(by_step.items())])

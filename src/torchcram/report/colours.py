@@ -55,17 +55,24 @@ def of_kind(kind: str, index: int) -> str:
     return kind if kind in _KINDS else f"other{index % 4}"
 
 
-def drawing_rules(colours: Mapping[str, str]) -> str:
-    """CSS that gives SVG drawings these colours, written out: not every reader of SVG knows variables."""
-    halo = f".halo{{stroke:{colours['paper']}}}"
-    return "\n".join([*(f".line.{name}{{stroke:{c}}}.fill.{name}{{fill:{c}}}" for name, c in colours.items()), halo])
+def drawing_rules(colours: Mapping[str, str], within: str = "") -> str:
+    """CSS that gives SVG drawings these colours, written out: not every reader of SVG knows variables.
+
+    within: What the drawings must be inside of, ending in a space.
+    """
+    rules = [f"{within}.line.{name}{{stroke:{c}}}{within}.fill.{name}{{fill:{c}}}" for name, c in colours.items()]
+    return "\n".join([*rules, f"{within}.halo{{stroke:{colours['paper']}}}"])
 
 
 def page_rules() -> str:
-    """CSS for a page: light, and dark on a screen that asks for it. Paper is always light."""
+    """CSS for a page: light; dark on a screen that asks for it or whose reader chose it. Paper is always light."""
 
-    def both(colours: Mapping[str, str]) -> str:
+    def both(colours: Mapping[str, str], root: str = "") -> str:
         variables = "".join(f"--{name}:{c};" for name, c in colours.items())
-        return f":root{{{variables}}}\n{drawing_rules(colours)}"
+        return f"{root or ':root'}{{{variables}}}\n{drawing_rules(colours, f'{root} ' if root else '')}"
 
-    return f"{both(LIGHT)}\n@media screen and (prefers-color-scheme: dark){{\n{both(DARK)}\n}}"
+    asked, chosen = ':root:not([data-theme="light"])', ':root[data-theme="dark"]'
+    return (
+        f"{both(LIGHT)}\n@media screen and (prefers-color-scheme: dark){{\n{both(DARK, asked)}\n}}\n"
+        f"@media screen{{\n{both(DARK, chosen)}\n}}"
+    )

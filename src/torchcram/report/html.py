@@ -10,12 +10,12 @@ from torchcram import results
 from torchcram.report import chart, colours
 
 
-def document(title: str, body: Iterable[str], *, style: str = "") -> str:
-    """One self-contained HTML page; empty parts of its body are left out."""
+def document(title: str, body: Iterable[str], *, style: str = "", scripts: Iterable[str] = ()) -> str:
+    """One self-contained HTML page; empty parts of its body are left out. `scripts` run after the one of all pages."""
     folder = files("torchcram.report")
     rules = [colours.page_rules(), chart.STYLE, (folder / "page.css").read_text(encoding="utf-8"), style]
     version = results.versions().get("torchcram", "(not installed)")
-    script = (folder / "page.js").read_text(encoding="utf-8")
+    script = "\n".join([(folder / "page.js").read_text(encoding="utf-8"), *scripts])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

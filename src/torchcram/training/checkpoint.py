@@ -139,7 +139,7 @@ def newest(folder: Path, warn: Callable[[str], None], world: World = _ALONE) -> 
 
 
 def steps(folder: Path) -> list[int]:
-    """Of which there are checkpoints, whole or not."""
+    """The steps that there are checkpoints of, whole or not."""
     return [int(path.name.removeprefix(_PREFIX)) for path in _found(folder)]
 
 

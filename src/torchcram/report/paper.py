@@ -1,0 +1,139 @@
+"""The page about the paper: its claims with filters, its figures beside ours, and the memory explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from html import escape
+from importlib.resources import files
+
+from torchcram.paper import verdicts
+from torchcram.paper.claims import CLAIMS, Claim
+from torchcram.paper.verdicts import Results, Status, Verdict
+from torchcram.report import explorer, figures
+from torchcram.report.claims import missing, where
+from torchcram.report.html import document, section
+
+_SHORT: Mapping[Status, str] = {
+    "holds": "holds",
+    "holds differently": "differently",
+    "does not hold": "not",
+    "not testable here": "untestable",
+    "not yet measured": "unmeasured",
+    "a setting, no result": "setting",
+}
+"""Names for CSS."""
+
+
+def page(results: Results, *, experiments: Collection[str]) -> str:
+    """One self-contained HTML page, from result files; `explored.json`, if it is among them, fills the explorer.
+
+    experiments: Those that `torchcram reproduce` knows; a command of another one is said to be still to come.
+    """
+    judged = verdicts.judge(results)
+    explored = results.get("explored")
+    folder = files("torchcram.report")
+    body = [
+        _header(judged),
+        section(
+            "The claims",
+            "Everything that the paper prints. Verdicts are made from the numbers in result files, by code.",
+            _filters(judged) + _table(judged, experiments),
+        ),
+        section(
+            "The figures",
+            "What the paper's figures plot, as their source has it, and the same quantities of a run here. Hover, or "
+            "choose a chart and use the arrow keys, to read values. Figure 1 is a drawing of the model.",
+            figures.section(results),
+        ),
+        section("Memory explorer", explorer.NOTE, explorer.section(explored)) if explored is not None else "",
+        section("Where the numbers come from", "Result files, each with the command that made it.", _sources(results)),
+    ]
+    return document(
+        "The paper, claim by claim: torchcram",
+        body,
+        style=(folder / "paper.css").read_text(encoding="utf-8"),
+        scripts=[(folder / name).read_text(encoding="utf-8") for name in ("paper.js", "explorer.js")],
+    )
+
+
+def _header(judged: Mapping[str, Verdict]) -> str:
+    counts = verdicts.counts(judged)
+    bar = "".join(
+        f'<span class="v-{_SHORT[status]}" style="flex-grow:{count}" title="{escape(status)}: {count}"></span>'
+        for status, count in counts.items()
+        if count
+    )
+    decided = sum(counts[status] for status in ("holds", "holds differently", "does not hold"))
+    return (
+        '<header><p class="kicker">Learning to Forget Attention: Memory Consolidation for Adaptive Compute Reduction'
+        "</p>"
+        "<h1>The paper, claim by claim</h1>"
+        f'<p class="lead">Of {len(judged)} things that it prints, {decided} were put to the test here: '
+        f"{counts['holds']} hold, {counts['holds differently']} hold differently, {counts['does not hold']} do not. "
+        f"{counts['not yet measured']} are not yet measured, {counts['not testable here']} cannot be tested here, and "
+        f"{counts['a setting, no result']} are settings.</p>"
+        f'<div class="shares" role="img" aria-label="How many claims have each verdict">{bar}</div></header>'
+    )
+
+
+def _filters(judged: Mapping[str, Verdict]) -> str:
+    chips = "".join(
+        f'<button type="button" data-verdict="{_SHORT[status]}" aria-pressed="false">'
+        f'<i class="v-{_SHORT[status]}"></i>{escape(status)} <b>{count}</b></button>'
+        for status, count in verdicts.counts(judged).items()
+    )
+    sections = "".join(
+        f'<option value="{subject}">{escape(title)}</option>' for subject, title in verdicts.SECTIONS.items()
+    )
+    return (
+        f'<form class="filters"><div class="chips" role="group" aria-label="Verdict">{chips}</div>'
+        '<label>Section <select name="section"><option value="">all</option>'
+        f"{sections}</select></label>"
+        '<label>Search <input type="search" name="text" placeholder="accuracy, γ, Jamba …"></label>'
+        '<label><input type="checkbox" name="headline"> the best known only</label>'
+        '<button type="reset">Show all</button>'
+        f'<output aria-live="polite">{len(judged)} of {len(judged)} claims</output></form>'
+    )
+
+
+def _table(judged: Mapping[str, Verdict], experiments: Collection[str]) -> str:
+    first = [CLAIMS[name] for name in verdicts.HEADLINES]
+    others = [claim for claim in CLAIMS.values() if claim.id not in verdicts.HEADLINES]
+    lines = "".join(_line(claim, judged[claim.id], experiments) for claim in (*first, *others))
+    heads = "".join(f"<th>{name}</th>" for name in ("claim", "printed", "measured", "verdict", "command"))
+    return (
+        f'<table class="claims"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
+        '<p class="note none" hidden>No claim is like that.</p>'
+    )
+
+
+def _line(claim: Claim, verdict: Verdict, experiments: Collection[str]) -> str:
+    subject = claim.id.partition("/")[0]
+    headline = " data-headline" if claim.id in verdicts.HEADLINES else ""
+    note = f"<details><summary>doubts</summary>{escape(claim.note)}</details>" if claim.note else ""
+    sources = ", ".join(verdict.files)
+    measured = f"{escape(verdict.measured)}<small>{escape(sources)}</small>" if verdict.measured else "–"
+    to_come = "<small>to come</small>" if missing(verdict.command, experiments) else ""
+    return (
+        f'<tr id="{escape(claim.id)}" data-verdict="{_SHORT[verdict.status]}" data-section="{subject}"{headline}>'
+        f'<td data-name="claim">{escape(claim.measures)}<small>{escape(claim.id)}; {escape(where(claim))}</small>'
+        f"{note}</td>"
+        f'<td data-name="printed">{escape(claim.printed)}</td><td data-name="measured">{measured}</td>'
+        f'<td data-name="verdict"><span class="pill v-{_SHORT[verdict.status]}">{escape(verdict.status)}</span>'
+        f"{escape(verdict.why)}</td>"
+        f'<td data-name="command"><code>{escape(verdict.command)}</code>{to_come}</td></tr>'
+    )
+
+
+def _sources(results: Results) -> str:
+    used = {file for verdict in verdicts.judge(results).values() for file in verdict.files}
+    lines = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(str(data.get('machine', '')))}</td>"
+        f"<td>{escape(str(data.get('commit', '')))}</td>"
+        f"<td>{'<br>'.join(f'<code>{escape(line)}</code>' for line in str(data.get('command', '')).splitlines()[:3])}"
+        f"{'<br>…' if len(str(data.get('command', '')).splitlines()) > 3 else ''}</td></tr>"
+        for name, data in results.items()
+        if name in used or name == "explored"
+    )
+    heads = "".join(f"<th>{name}</th>" for name in ("file", "machine", "commit", "command"))
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
