@@ -18,6 +18,7 @@ from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
 from torchcram.paper.claims import CLAIMS
+from torchcram.paper.experiments import EXPERIMENTS
 from torchcram.tasks import NAMES
 
 HELP_CPU_SECONDS = 0.5
@@ -366,8 +367,8 @@ def test_help_lists_every_task(monkeypatch):
 
 def test_reproduce_lists_experiments():
     lines = run("reproduce", "--list").output.splitlines()
-    assert [line.split()[0] for line in lines] == ["theory", "phase", "practice"]
-    assert all(len(line.split()) > 3 for line in lines)
+    assert [line.split()[0] for line in lines] == list(EXPERIMENTS)
+    assert all(re.search(r"\(runs: ci \d+, cpu \d+, gpu \d+\)$", line) for line in lines)
 
 
 def test_reproduce_writes_rows_that_name_claims(tmp_path):
@@ -387,7 +388,9 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gravity"], "experiment = 'gravity' is not possible; allowed: theory, phase, practice"),
+        (["gravity"], f"experiment = 'gravity' is not possible; allowed: {', '.join(EXPERIMENTS)}"),
+        (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
+        (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),
         ([], "--list says which there are"),
     ],

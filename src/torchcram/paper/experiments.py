@@ -1,17 +1,55 @@
-"""The experiments by name: each is a function of its own file that takes a scale and a folder and yields rows."""
+"""The experiments by name: what each calculates, what it trains for it, and the rows that come of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from torchcram.paper import phase, practice, theory
-from torchcram.paper.scale import Scale
+from torchcram.paper import phase, practice, practice_runs, theory
+from torchcram.paper.runs import Wanted
+from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
 
-EXPERIMENTS: Mapping[str, Callable[[Scale, Path], Iterator[Row]]] = {
-    "theory": theory.run,
-    "phase": phase.run,
-    "practice": practice.run,
+
+def _nothing(_: Scale) -> Iterator[Row]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One subject of the paper. Rows name the `claim` that they speak to."""
+
+    about: str
+    calculate: Callable[[Scale], Iterator[Row]] = _nothing
+    """Rows that need no training."""
+    wanted: Callable[[Size], Sequence[Wanted]] = lambda _: ()
+    """What it trains."""
+    train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
+    """Train, and tell what came of it."""
+
+    def run(self, setup: Setup) -> Iterator[Row]:
+        """All rows, those that are soon there first."""
+        yield from self.calculate(setup.scale)
+        yield from self.train(setup)
+
+    def runs(self, size: Size) -> int:
+        """How many models it trains; experiments share those that are the same."""
+        return sum(each.seeds for each in self.wanted(size))
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "theory": Experiment(
+        about="OPT, the bounds of theorems 1 to 3, and drawn routers and memories to hold against them",
+        calculate=theory.calculate,
+    ),
+    "phase": Experiment(
+        about="the coupled equations of the appendix, and fits of the curves that the paper plots",
+        calculate=phase.calculate,
+    ),
+    "practice": Experiment(
+        about="the plotted points refitted; read decisions per pattern and exposure, of trained models",
+        calculate=practice.calculate,
+        wanted=practice_runs.wanted,
+        train=practice_runs.run,
+    ),
 }
-"""What they train goes to the folder; the calculators train nothing. Rows name the `claim` that they speak to."""

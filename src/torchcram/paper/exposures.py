@@ -64,6 +64,18 @@ def from_steps(asked: Counts, read: Counts, *, seed: int = 0, most: int | None =
     return found if most is None else found.where(found.k <= most)
 
 
+def by_step(asked: Counts, read: Counts, *, seed: int = 0) -> Exposures:
+    """The same with training steps in the place of k: what decides, how often or how long?"""
+    step, pattern = np.nonzero(asked)
+    return Exposures(
+        pattern=pattern + seed * asked.shape[1],
+        seed=np.full(len(step), seed),
+        k=step + 1,
+        asked=asked[step, pattern],
+        read=read[step, pattern],
+    )
+
+
 def joined(parts: Sequence[Exposures]) -> Exposures:
     """Runs of several seeds together."""
     names = ("pattern", "seed", "k", "asked", "read")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from torchcram.paper import bounds, convergence, routers
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.routers import Outcome, Queries
-from torchcram.paper.scale import Scale
+from torchcram.paper.setup import Scale
 from torchcram.results import Row
 
 SRCD = Queries(
@@ -23,9 +22,8 @@ _ERRORS = (0.0, 0.01, 0.1, 0.3)
 _DELTA = 0.05
 
 
-def run(scale: Scale, out: Path) -> Iterator[Row]:
+def calculate(scale: Scale) -> Iterator[Row]:
     """Bounds of theorems 1 to 3, and drawn routers and memories to hold against them."""
-    del out  # nothing is trained
     positions = 4_000_000 if scale == "ci" else 100_000_000
     yield {
         "what": "optimum",
