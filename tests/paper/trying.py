@@ -9,7 +9,6 @@ TRY = Size(
     shared=(
         "model.block.width=32",
         "batch=2",
-        "evaluate_every=1",
         "evaluate_rows=4",
         "consolidation.check_every=2",
     ),
@@ -17,6 +16,7 @@ TRY = Size(
         "srcd": ("task.length=32", "task.queries=0.2", "task.patterns=3", "task.novel_keys=16", "task.values=4"),
     },
     steps=6,
+    evaluate_every=1,
     paper_steps=6,
     seeds=1,
     main_seeds=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchcram.paper import phase, practice, practice_runs, theory
+from torchcram.paper import phase, phase_runs, practice, practice_runs, theory
 from torchcram.paper.runs import Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
@@ -43,8 +43,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         calculate=theory.calculate,
     ),
     "phase": Experiment(
-        about="the coupled equations of the appendix, and fits of the curves that the paper plots",
+        about="the appendix's equations; when reads of trained models fall, how suddenly, and what moves that",
         calculate=phase.calculate,
+        wanted=phase_runs.wanted,
+        train=phase_runs.run,
     ),
     "practice": Experiment(
         about="the plotted points refitted; read decisions per pattern and exposure, of trained models",

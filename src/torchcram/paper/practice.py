@@ -36,7 +36,8 @@ def calculate(scale: Scale) -> Iterator[Row]:
 def log_slope(k: Array, chance: Array) -> tuple[float, float, float]:
     """γ of a straight line through the logarithms, and its 95 % interval."""
     line = stats.linregress(np.log(k), np.log(chance))
-    reach = float(stats.t.ppf(0.975, len(k) - 2)) * float(line.stderr)
+    # Where all chances are the same it is not a number.
+    reach = float(stats.t.ppf(0.975, len(k) - 2)) * float(np.nan_to_num(line.stderr))
     return -float(line.slope), -float(line.slope) - reach, -float(line.slope) + reach
 
 

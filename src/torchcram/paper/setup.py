@@ -22,6 +22,8 @@ class Size:
     tasks: Mapping[str, tuple[str, ...]]
     """Settings of the runs on each task; of variants of SRCD, those of `srcd`."""
     steps: int
+    evaluate_every: int
+    """Steps between the points of a curve."""
     paper_steps: int
     """Of runs with the paper's own recipe, whose temperature falls over the first 30 % of them, as printed."""
     seeds: int
@@ -29,7 +31,7 @@ class Size:
     main_seeds: int
     """The same, of the main result."""
     values: int
-    """How many values of a setting that is swept, at most; the first of them is always among them."""
+    """How many values of a setting that is swept, at most, its usual one included."""
     rows: int
     """Held-out sequences that a run is evaluated on."""
     draws: int
@@ -42,7 +44,8 @@ class Size:
 
     def settings(self, task: str) -> tuple[str, ...]:
         """Of all runs on a task."""
-        return (*self.shared, f"steps={self.steps}", *self.tasks.get(task, self.tasks["srcd"]))
+        common = f"steps={self.steps}", f"evaluate_every={self.evaluate_every}"
+        return (*self.shared, *common, *self.tasks.get(task, self.tasks["srcd"]))
 
     @property
     def papers(self) -> dict[str, str]:
@@ -50,13 +53,13 @@ class Size:
         return {
             "schedule": "paper",
             "steps": str(self.paper_steps),
-            "evaluate_every": str(max(self.paper_steps // 100, 20)),
+            "evaluate_every": str(self.evaluate_every * max(1, self.paper_steps // self.steps)),
             "consolidation.cooling": str(round(0.3 * self.paper_steps)),
         }
 
-    def some(self, *values: str) -> tuple[str, ...]:
-        """As many of the values as there is time for, in their order: the first, the last, and what is between."""
-        return values if len(values) <= self.values else (*values[: self.values - 1], values[-1])
+    def others(self, *values: str) -> tuple[str, ...]:
+        """As many values of a setting besides its usual one as there is time for."""
+        return values[: self.values - 1]
 
 
 _DEMO = ("task.length=256", "task.novel_keys=512", "task.values=16")
@@ -67,7 +70,6 @@ SIZES: Mapping[Scale, Size] = {
         shared=(
             "model.block.width=32",
             "batch=16",
-            "evaluate_every=20",
             "evaluate_rows=64",
             "save_every=1000",
             "consolidation.check_every=10",
@@ -84,6 +86,7 @@ SIZES: Mapping[Scale, Size] = {
             ),
         },
         steps=320,
+        evaluate_every=20,
         paper_steps=320,
         seeds=1,
         main_seeds=2,
@@ -94,9 +97,10 @@ SIZES: Mapping[Scale, Size] = {
     ),
     "cpu": Size(
         preset="tiny",
-        shared=("evaluate_every=25", "save_every=500"),
+        shared=("save_every=500",),
         tasks={"srcd": _DEMO},
         steps=1500,
+        evaluate_every=25,
         paper_steps=1500,
         seeds=3,
         main_seeds=3,
@@ -106,9 +110,10 @@ SIZES: Mapping[Scale, Size] = {
     ),
     "gpu": Size(
         preset="small",
-        shared=("model.layers=2", "evaluate_every=25", "save_every=1000"),
+        shared=("model.layers=2", "save_every=1000"),
         tasks={"srcd": ("task.length=512", "task.novel_keys=1024", "task.values=32")},
         steps=2000,
+        evaluate_every=25,
         paper_steps=10_000,
         seeds=3,
         main_seeds=5,
