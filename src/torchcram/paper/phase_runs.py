@@ -182,7 +182,7 @@ def _value(run: Trained, setting: str) -> float:
 
 def _densities(runs: Sequence[Trained]) -> Iterator[Row]:
     """How q is distributed over positions and layers, all runs together: at four moments, as figure 3 has it."""
-    moments = {
+    moments: dict[str, list[Mapping[str, Any]]] = {
         "at the first evaluation": [run.metrics[0] for run in runs],
         "at release": [at_release(run) for run in runs],
         "after release": [_after_release(run) for run in runs],
