@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchcram.paper import phase, phase_runs, practice, practice_runs, srcd, theory
+from torchcram.paper import ablations, phase, phase_runs, practice, practice_runs, srcd, theory
 from torchcram.paper.runs import Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
@@ -46,6 +46,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         about="table 1: CRAM, with our recipe and the paper's, and four other systems on SRCD; attention over training",
         wanted=srcd.wanted,
         train=srcd.run,
+    ),
+    "ablations": Experiment(
+        about="table 4, and the same without what we have added; other ranks and tolerances",
+        wanted=ablations.wanted,
+        train=ablations.run,
     ),
     "phase": Experiment(
         about="the appendix's equations; when reads of trained models fall, how suddenly, and what moves that",
