@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -371,6 +372,14 @@ def test_reproduce_lists_experiments():
     assert all(re.search(r"\(runs: ci \d+, cpu \d+, gpu \d+\)$", line) for line in lines)
 
 
+@pytest.fixture
+def calculated(monkeypatch):
+    """An experiment that trains nothing."""
+    kept = {"theory": replace(EXPERIMENTS["theory"], train=lambda _: iter(()))}
+    monkeypatch.setattr("torchcram.cli.reproduce.EXPERIMENTS", {**EXPERIMENTS, **kept})
+
+
+@pytest.mark.usefixtures("calculated")
 def test_reproduce_writes_rows_that_name_claims(tmp_path):
     done = run("reproduce", "theory", "--scale", "ci", "--out", str(tmp_path), "--json", str(tmp_path / "x" / "t.json"))
     assert "static router that guesses" in done.output
@@ -380,6 +389,7 @@ def test_reproduce_writes_rows_that_name_claims(tmp_path):
     assert {row["claim"] for row in data["rows"]} <= set(CLAIMS)
 
 
+@pytest.mark.usefixtures("calculated")
 def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     done = run("reproduce", "theory", "--out", str(tmp_path), "--json", "-")
     assert json.loads(done.output)["rows"] == results.read(tmp_path / "theory.json")["rows"]

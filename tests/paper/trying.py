@@ -14,6 +14,7 @@ TRY = Size(
     ),
     tasks={
         "srcd": ("task.length=32", "task.queries=0.2", "task.patterns=3", "task.novel_keys=16", "task.values=4"),
+        "text": ("task.length=16",),
     },
     steps=6,
     evaluate_every=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchcram.paper import ablations, phase, phase_runs, practice, practice_runs, srcd, theory
+from torchcram.paper import ablations, phase, phase_runs, practice, practice_runs, srcd, theory, theory_runs
 from torchcram.paper.runs import Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
@@ -39,8 +39,10 @@ class Experiment:
 
 EXPERIMENTS: Mapping[str, Experiment] = {
     "theory": Experiment(
-        about="OPT, the bounds of theorems 1 to 3, and drawn routers and memories to hold against them",
+        about="OPT, the bounds of theorems 1 to 3, and drawn and trained routers and memories to hold against them",
         calculate=theory.calculate,
+        wanted=theory_runs.wanted,
+        train=theory_runs.run,
     ),
     "srcd": Experiment(
         about="table 1: CRAM, with our recipe and the paper's, and four other systems on SRCD; attention over training",

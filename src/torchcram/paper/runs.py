@@ -33,6 +33,8 @@ class Wanted:
     task: str = "srcd"
     changes: Mapping[str, str] = field(default_factory=dict)
     """Settings and options (`model`, `schedule`) that are not those of every run."""
+    given: tuple[str, ...] = ()
+    """Settings that all runs on this task have, such as where its data is: not a part of the name."""
     seeds: int
 
     def jobs(self, size: Size, out: Path) -> list[Job]:
@@ -44,9 +46,9 @@ class Wanted:
             found.append(
                 Job(
                     task=self.task,
-                    folder=out / "runs" / self.task / name.replace("/", "_"),
+                    folder=out / "runs" / self.task / name,
                     varied=varied,
-                    fixed=size.settings(self.task),
+                    fixed=(*size.settings(self.task), *self.given),
                     options={"preset": size.preset},
                 )
             )

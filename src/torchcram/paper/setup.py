@@ -84,6 +84,7 @@ SIZES: Mapping[Scale, Size] = {
                 "task.novel_keys=64",
                 "task.values=4",
             ),
+            "text": ("task.length=64",),
         },
         steps=320,
         evaluate_every=20,
@@ -98,7 +99,7 @@ SIZES: Mapping[Scale, Size] = {
     "cpu": Size(
         preset="tiny",
         shared=("save_every=500",),
-        tasks={"srcd": _DEMO},
+        tasks={"srcd": _DEMO, "text": ("task.length=256",)},
         steps=1500,
         evaluate_every=25,
         paper_steps=1500,
@@ -111,7 +112,10 @@ SIZES: Mapping[Scale, Size] = {
     "gpu": Size(
         preset="small",
         shared=("model.layers=2", "save_every=1000"),
-        tasks={"srcd": ("task.length=512", "task.novel_keys=1024", "task.values=32")},
+        tasks={
+            "srcd": ("task.length=512", "task.novel_keys=1024", "task.values=32"),
+            "text": ("task.length=512",),
+        },
         steps=2000,
         evaluate_every=25,
         paper_steps=10_000,

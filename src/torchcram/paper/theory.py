@@ -44,23 +44,23 @@ def _static(positions: int) -> Iterator[Row]:
             least = bounds.guessing_bound(SRCD.share, error, values)
             queries = Queries(share=SRCD.share, recurring=SRCD.recurring, patterns=SRCD.patterns, values=values)
             found = routers.guesser(queries, positions, least / SRCD.share, rng)
-            yield {"what": "static router that guesses", **_against(found, queries, error, positions)}
+            yield {"what": "static router that guesses", **against(found, queries, error, positions)}
     alike = Queries(share=SRCD.share, recurring=1.0, patterns=SRCD.patterns, values=SRCD.values)
     for read in (50, 90, 99):
         found = routers.by_pattern(alike, positions, read, rng)
         yield {
             "what": "static router that decides by pattern",
             "patterns_read": read,
-            **_against(found, alike, (1 - read / alike.patterns) * (1 - 1 / alike.values), positions),
+            **against(found, alike, (1 - read / alike.patterns) * (1 - 1 / alike.values), positions),
             "proved_bound": bounds.proved_bound(alike.share, found.error * alike.share),
         }
     yield {
         "what": "static router that knows the table by heart",
-        **_against(routers.by_heart(SRCD, positions, rng), SRCD, 0.0, positions),
+        **against(routers.by_heart(SRCD, positions, rng), SRCD, 0.0, positions),
     }
 
 
-def _against(found: Outcome, queries: Queries, error: float, positions: int) -> Row:
+def against(found: Outcome, queries: Queries, error: float, positions: int) -> Row:
     """A router's reads beside the bounds at an error; below them only if by more than four standard errors."""
     printed = bounds.printed_bound(queries.share, error)
     guessing = bounds.guessing_bound(queries.share, error, queries.values)
