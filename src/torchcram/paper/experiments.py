@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchcram.paper import ablations, phase, phase_runs, practice, practice_runs, srcd, theory, theory_runs
+from torchcram.paper import ablations, frontier, phase, phase_runs, practice, practice_runs, srcd, theory, theory_runs
 from torchcram.paper.runs import Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
@@ -65,5 +65,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         calculate=practice.calculate,
         wanted=practice_runs.wanted,
         train=practice_runs.run,
+    ),
+    "frontier": Experiment(
+        about="quality against reads and against milliseconds: CRAM, gate, SeqBoat with a cost, MoD, entropy (text: --data)",
+        wanted=frontier.wanted,
+        train=frontier.run,
     ),
 }
