@@ -67,7 +67,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         train=practice_runs.run,
     ),
     "frontier": Experiment(
-        about="quality against reads and against milliseconds: CRAM, gate, SeqBoat with a cost, MoD, entropy (text: --data)",
+        about="quality against reads and against time, of CRAM and others along what trades them; text with --data",
         wanted=frontier.wanted,
         train=frontier.run,
     ),

@@ -21,6 +21,11 @@ from torchcram.training.stopping import stopping_signals
 from torchcram.training.sweep import Job, Sweep
 from torchcram.training.trained import restored
 
+
+class StoppedError(ValueError):
+    """Someone asked to stop, and runs are left to be done."""
+
+
 CAVEAT = "a size that proves that the command runs, and nothing about the claim"
 
 
@@ -103,7 +108,8 @@ def train(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
                 setup.say(f"{len(rows)}/{len(every)} {job.task}/{job.folder.name}")
     if len(rows) < len(every):
         why = "".join(f"\n  {text}" for text in failed)
-        raise ValueError(
+        kind = StoppedError if sweep.stopped else ValueError
+        raise kind(
             f"{len(every) - len(rows)} of {len(every)} runs are not done; the same command goes on with them{why}"
         )
     return {

@@ -146,6 +146,11 @@ class Sweep:
                 future.result()
                 yield waiting[future], waiting[future].result(self.rows)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopped
+
     def stop(self) -> None:
         """Ask all that run to save and stop, and start nothing more."""
         with self._lock:
