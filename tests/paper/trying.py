@@ -14,6 +14,8 @@ TRY = Size(
     ),
     tasks={
         "srcd": ("task.length=32", "task.queries=0.2", "task.patterns=3", "task.novel_keys=16", "task.values=4"),
+        "copying": ("task.length=16", "task.items=2", "task.vocabulary=6"),
+        "associative": ("task.length=16", "task.pairs=2", "task.vocabulary=16"),
         "text": ("task.length=16",),
     },
     steps=6,

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchcram.paper import ablations, frontier, phase, phase_runs, practice, practice_runs, srcd, theory, theory_runs
+from torchcram.paper import (
+    ablations,
+    frontier,
+    phase,
+    phase_runs,
+    practice,
+    practice_runs,
+    srcd,
+    theory,
+    theory_runs,
+    transfer,
+)
 from torchcram.paper.runs import Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
@@ -70,5 +81,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         about="quality against reads and against time, of CRAM and others along what trades them; text with --data",
         wanted=frontier.wanted,
         train=frontier.run,
+    ),
+    "transfer": Experiment(
+        about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
+        wanted=transfer.wanted,
+        train=transfer.run,
     ),
 }

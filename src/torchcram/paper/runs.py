@@ -37,7 +37,10 @@ class Wanted:
     """What rows call it."""
     task: str = "srcd"
     changes: Mapping[str, str] = field(default_factory=dict)
-    """Settings and options (`model`, `schedule`) that are not those of every run."""
+    """Settings and options (`model`, `schedule`) that are not those of every run. `{seed}` and `{out}` in a value stand
+    for the run's own seed, and for the folder of the experiment."""
+    folder: str = ""
+    """Begins the name of its folders, where settings would make it too long."""
     given: tuple[str, ...] = ()
     """Settings that all runs on this task have, such as where its data is: not a part of the name."""
     seeds: int
@@ -46,8 +49,10 @@ class Wanted:
         """A run for each seed, in a folder that says what sets it apart."""
         found = []
         for seed in range(self.seeds):
-            varied = {**self.changes, "seed": str(seed)}
-            name = "-".join(f"{each.rpartition('.')[2]}={value}" for each, value in varied.items())
+            words = {"{seed}": str(seed), "{out}": str(out)}
+            varied = {name: _filled(value, words) for name, value in self.changes.items()} | {"seed": str(seed)}
+            told = {"": self.folder, "seed": str(seed)} if self.folder else varied
+            name = "-".join(f"{each.rpartition('.')[2]}={value}".lstrip("=") for each, value in told.items())
             found.append(
                 Job(
                     task=self.task,
@@ -58,6 +63,12 @@ class Wanted:
                 )
             )
         return found
+
+
+def _filled(value: str, words: Mapping[str, str]) -> str:
+    for word, meant in words.items():
+        value = value.replace(word, meant)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

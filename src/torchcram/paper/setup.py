@@ -84,6 +84,8 @@ SIZES: Mapping[Scale, Size] = {
                 "task.novel_keys=64",
                 "task.values=4",
             ),
+            "copying": ("task.length=64", "task.items=4", "task.vocabulary=8"),
+            "associative": ("task.length=64", "task.pairs=4", "task.vocabulary=64"),
             "text": ("task.length=64",),
         },
         steps=320,
@@ -99,7 +101,12 @@ SIZES: Mapping[Scale, Size] = {
     "cpu": Size(
         preset="tiny",
         shared=("save_every=500",),
-        tasks={"srcd": _DEMO, "text": ("task.length=256",)},
+        tasks={
+            "srcd": _DEMO,
+            "copying": ("task.length=128", "task.items=8", "batch=32"),
+            "associative": ("task.length=128", "task.pairs=8", "task.vocabulary=256", "batch=32"),
+            "text": ("task.length=256",),
+        },
         steps=1500,
         evaluate_every=25,
         paper_steps=1500,
@@ -114,6 +121,8 @@ SIZES: Mapping[Scale, Size] = {
         shared=("model.layers=2", "save_every=1000"),
         tasks={
             "srcd": ("task.length=512", "task.novel_keys=1024", "task.values=32"),
+            "copying": (),
+            "associative": ("task.pairs=16", "task.vocabulary=1024"),
             "text": ("task.length=512",),
         },
         steps=2000,
