@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchcram.paper import transfer_series
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.runs import Trained, Wanted, measured, train
 from torchcram.paper.setup import Setup, Size
@@ -107,6 +108,8 @@ def run(setup: Setup) -> Iterator[Row]:
             yield measured(setup, {**_row(each), "what": "transferred", "claim": "transfer/fall", **frozen})
         for row in compared(transfer, after, before):
             yield measured(setup, {**row, **frozen})
+    for row in transfer_series.rows(setup, {"cram": scratch["cram on srcd"], "seqboat": scratch["seqboat on srcd"]}):
+        yield measured(setup, row)
 
 
 def _row(run: Trained) -> Row:
