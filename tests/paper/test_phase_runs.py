@@ -54,6 +54,13 @@ def test_without_a_fall_there_is_nothing_to_move(tmp_path):
     assert phase_runs.moves("batch", runs)["measured"] is None
 
 
+def test_at_the_step_of_release_reads_are_released_already(tmp_path):
+    run = falling(tmp_path / "0", 700, released_at=700)
+    assert curves.at_release(run)["step"] == 680
+    assert phase_runs._after_release(run)["step"] == 700
+    assert curves.at_release(falling(tmp_path / "1", 700, released_at=0))["step"] == 20
+
+
 def test_the_ratio_needs_a_release_where_there_should_be_one(tmp_path):
     assert curves.ratio(falling(tmp_path / "0", 700, released_at=None)) is None
     assert curves.ratio(falling(tmp_path / "1", 700, released_at=None, **{"consolidation.schedule": "plain"})) < 0.03

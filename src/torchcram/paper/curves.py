@@ -55,8 +55,11 @@ def points(runs: Sequence[Trained]) -> Iterator[Row]:
 
 
 def at_release(run: Trained) -> Mapping[str, Any]:
-    """The last evaluation before reads were released; of what had no release, the first there is."""
-    before = [entry for entry in run.metrics if run.released_at and entry["step"] <= run.released_at]
+    """The last evaluation before reads were released; of what had no release, the first there is.
+
+    One at the very step of release is made after it.
+    """
+    before = [entry for entry in run.metrics if run.released_at and entry["step"] < run.released_at]
     return before[-1] if before else run.metrics[0]
 
 

@@ -202,7 +202,7 @@ def _densities(runs: Sequence[Trained]) -> Iterator[Row]:
 
 
 def _after_release(run: Trained) -> Mapping[str, Any]:
-    later = [entry for entry in run.metrics if entry["step"] > (run.released_at or 0)]
+    later = [entry for entry in run.metrics if entry["step"] >= (run.released_at or 0)]
     return later[0] if later else run.metrics[-1]
 
 
