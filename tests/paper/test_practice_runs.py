@@ -9,7 +9,7 @@ import torch
 
 from tests.paper.trying import TRY, check, trying
 from torchcram.paper import practice_runs
-from torchcram.paper.exposures import by_step, from_steps
+from torchcram.paper.exposures import by_step, from_steps, grouped
 from torchcram.paper.runs import Trained
 from torchcram.training.decisions import Decisions
 
@@ -58,6 +58,21 @@ def test_exposures_are_told_from_steps(stop_by_step):
         clock: practice_runs.fit("change-point", data).likelihood for clock, data in (("k", seen), ("step", trained))
     }
     assert (apart["step"] > apart["k"]) == stop_by_step
+
+
+def test_many_steps_are_put_together_and_few_are_not():
+    asked = np.random.default_rng(0).integers(0, 3, (3000, 4))
+    read = asked // 2
+    same = grouped(asked[:150], read[:150])
+    assert np.array_equal(same[0], asked[:150])
+    few = grouped(asked, read)
+    assert len(few[2]) < 400
+    assert (few[0].sum(), few[1].sum()) == (asked.sum(), read.sum())
+    assert few[2][-1] < 3000
+    assert (np.diff(few[2])[200:] <= 0.02 * few[2][200:-1] + 1).all()
+    data = by_step(few[0], few[1], steps=few[2])
+    assert data.decisions == asked.sum()
+    assert set(data.k.tolist()) <= set((few[2] + 1).tolist())
 
 
 def test_of_equal_frequencies_nothing_is_told():

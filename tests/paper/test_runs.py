@@ -6,7 +6,7 @@ import pytest
 
 from tests.paper.trying import TRY, trying
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.paper.runs import Trained, Wanted, spread, train
+from torchcram.paper.runs import Wanted, train
 from torchcram.paper.setup import SIZES
 
 
@@ -51,12 +51,3 @@ def test_every_run_of_every_size_can_be_trained(scale, tmp_path):
 def test_as_many_values_as_there_is_time_for():
     assert TRY.others("1", "2", "3") == ("1",)
     assert SIZES["gpu"].others("1", "2", "3") == ("1", "2", "3")
-
-
-def test_spread(tmp_path):
-    def run(value):
-        return Trained(folder=tmp_path, seed=0, row={"reads": value}, device="cpu")
-
-    assert spread("reads", [run(0.5)]) == {"reads": 0.5}
-    assert spread("x", [run(0.5), run(0.7)], "reads") == {"x": pytest.approx(0.6), "x_sd": pytest.approx(0.1414, 1e-3)}
-    assert spread("reads", [run(0.5), run(None)]) == {"reads": None}

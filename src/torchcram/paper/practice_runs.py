@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from torchcram.paper.claims import CLAIMS
-from torchcram.paper.exposures import Exposures, by_step, from_steps, joined
+from torchcram.paper.exposures import Exposures, by_step, from_steps, grouped, joined
 from torchcram.paper.laws import LAWS, Array
 from torchcram.paper.likelihood import Fit, compare, fit, held_out, intervals
 from torchcram.paper.practice import log_slope
@@ -69,7 +69,9 @@ def exposures(runs: Sequence[Trained], counted: Counted = "from the start", *, s
         later = found["step"] >= since
         asked, read = (found[name][later].numpy().astype(np.int64) for name in ("asked", "read"))
         if asked.sum():
-            parts.append((by_step if steps else from_steps)(asked, read, seed=run.seed))
+            asked, read, first = grouped(asked, read)
+            once = by_step(asked, read, seed=run.seed, steps=first) if steps else from_steps(asked, read, seed=run.seed)
+            parts.append(once)
     return joined(parts) if parts else None
 
 

@@ -5,8 +5,7 @@ Experiments that ask for the same run share it, since a run lies where its setti
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -140,13 +139,3 @@ def train(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
 def measured(setup: Setup, row: Row) -> Row:
     """A row about what was trained: with its scale, and a warning where that is too small to tell anything."""
     return {**row, "scale": setup.scale, **({} if setup.size.telling else {"caveat": CAVEAT})}
-
-
-def spread(name: str, runs: Sequence[Trained], key: str | None = None) -> Row:
-    """Mean of a column over runs, and its standard deviation if there are several; None where a run has none."""
-    values = [run.row.get(key or name) for run in runs]
-    known = [float(value) for value in values if value is not None]
-    if len(known) < len(values) or not known:
-        return {name: None}
-    deviation = {f"{name}_sd": statistics.stdev(known)} if len(known) > 1 else {}
-    return {name: statistics.mean(known), **deviation}
