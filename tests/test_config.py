@@ -49,6 +49,7 @@ IMPOSSIBLE = {
     "router.rule": ["price", None, 0],
     "router.quality": ["oracle", None, 0],
     "router.features": ["all", None],
+    "router.informed": [0, None],
     "router.hidden": COUNT,
     "router.threshold": [-0.1, 1.1, NAN, True, "0.5", None],
     "router.sharpness": [-1, INFINITE, NAN, "8", None],
@@ -242,7 +243,14 @@ def everything():
         semantic=SemanticConfig(rank=5),
         contradiction=ContradictionConfig(rank=6, entries=9),
         router=RouterConfig(
-            rule="worth", quality="exact", features="scalars", hidden=7, threshold=0.5, sharpness=0.0, scale=2.0
+            rule="worth",
+            quality="exact",
+            features="scalars",
+            informed=False,
+            hidden=7,
+            threshold=0.5,
+            sharpness=0.0,
+            scale=2.0,
         ),
     )
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
 from torchcram.paper.claims import CLAIMS
+from torchcram.paper.experiments import EXPERIMENTS, Experiment
 from torchcram.tasks import NAMES
 
 HELP_CPU_SECONDS = 0.5
@@ -366,10 +368,18 @@ def test_help_lists_every_task(monkeypatch):
 
 def test_reproduce_lists_experiments():
     lines = run("reproduce", "--list").output.splitlines()
-    assert [line.split()[0] for line in lines] == ["theory", "phase", "practice"]
-    assert all(len(line.split()) > 3 for line in lines)
+    assert [line.split()[0] for line in lines] == [*EXPERIMENTS, "all"]
+    assert all(re.search(r"\(runs: ci \d+, cpu \d+, gpu \d+\)$", line) for line in lines)
 
 
+@pytest.fixture
+def calculated(monkeypatch):
+    """An experiment that trains nothing."""
+    kept = {"theory": replace(EXPERIMENTS["theory"], train=lambda _: iter(()))}
+    monkeypatch.setattr("torchcram.cli.reproduce.EXPERIMENTS", {**EXPERIMENTS, **kept})
+
+
+@pytest.mark.usefixtures("calculated")
 def test_reproduce_writes_rows_that_name_claims(tmp_path):
     done = run("reproduce", "theory", "--scale", "ci", "--out", str(tmp_path), "--json", str(tmp_path / "x" / "t.json"))
     assert "static router that guesses" in done.output
@@ -379,6 +389,31 @@ def test_reproduce_writes_rows_that_name_claims(tmp_path):
     assert {row["claim"] for row in data["rows"]} <= set(CLAIMS)
 
 
+def test_reproduce_runs_all_that_are_not_there_and_tells_of_those_that_fail(tmp_path, monkeypatch):
+    def fails(setup):
+        raise ValueError("no power")
+
+    def one(_):
+        yield {"what": "a row", "claim": "theory/opt"}
+
+    experiments = {"good": Experiment(about="", calculate=one), "bad": Experiment(about="", train=fails)}
+    monkeypatch.setattr("torchcram.cli.reproduce.EXPERIMENTS", experiments)
+    done = run("reproduce", "all", "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert re.match(r"good: 1 rows, \d+ s\n", done.stdout)
+    assert "bad: no power" in done.stderr
+    assert "not done: bad; the same command goes on with them" in done.stderr
+    kept = (tmp_path / "good.json").stat().st_mtime_ns
+    experiments["bad"] = Experiment(about="", calculate=one)
+    again = run("reproduce", "all", "--out", str(tmp_path))
+    assert again.exit_code == 0
+    assert "good: is there already" in again.stdout
+    assert (tmp_path / "good.json").stat().st_mtime_ns == kept
+    other = run("reproduce", "all", "--scale", "cpu", "--out", str(tmp_path))
+    assert "already" not in other.stdout
+
+
+@pytest.mark.usefixtures("calculated")
 def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     done = run("reproduce", "theory", "--out", str(tmp_path), "--json", "-")
     assert json.loads(done.output)["rows"] == results.read(tmp_path / "theory.json")["rows"]
@@ -387,7 +422,10 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gravity"], "experiment = 'gravity' is not possible; allowed: theory, phase, practice"),
+        (["gravity"], f"experiment = 'gravity' is not possible; allowed: {', '.join(EXPERIMENTS)}, all"),
+        (["all", "--json", "x.json"], "--json = 'x.json' is not possible; allowed: nothing with 'all'"),
+        (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
+        (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),
         ([], "--list says which there are"),
     ],

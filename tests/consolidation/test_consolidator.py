@@ -55,6 +55,53 @@ def test_a_model_that_never_learns_to_read_is_never_released():
     assert c.phase is Phase.ACQUIRE
 
 
+def test_a_release_that_was_set_waits_for_nothing():
+    c = consolidator(release=0)
+    assert c.phase is Phase.CONSOLIDATE
+    assert c.policy().reads == "routed"
+    c = consolidator(release=7)
+    for _ in range(7):
+        assert c.phase is Phase.ACQUIRE
+        c.step(hopeless)
+    assert c.released_at == 7
+    c = consolidator(release=100)
+    for _ in range(50):
+        c.step(competent)
+    assert c.released_at is None  # nor does it come sooner
+    again = consolidator(release=7)
+    again.load_state_dict(json.loads(json.dumps(c.state_dict())))
+    assert again.steps == 50
+
+
+def test_the_temperature_falls_with_the_price_or_as_it_is_told_to():
+    for cooling, over in ((None, 10), (40, 40)):
+        c = released(cooling=cooling, temperature=0.5)
+        assert c.policy().temperature == 1
+        for _ in range(over // 2):
+            c.step(competent)
+        assert c.policy().temperature == pytest.approx(0.75)
+        for _ in range(over):
+            c.step(competent)
+        assert c.policy().temperature == 0.5
+        assert c.progress == 1
+    paper = Consolidator(ConsolidationConfig(schedule="paper", signal="paper", cooling=100))
+    paper.steps = 50
+    assert paper.policy().temperature == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cooling": 0}, "consolidation.cooling = 0 is not possible"),
+        ({"release": -1}, "consolidation.release = -1 is not possible"),
+        ({"release": 5, "schedule": "plain"}, "consolidation.release = 5 is not possible; allowed: None but with"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ConsolidationConfig(**settings)
+
+
 def test_release_then_a_rising_price():
     c = released(price=0.2)
     assert c.released_at == 15

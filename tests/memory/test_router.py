@@ -73,6 +73,16 @@ def test_zero_sharpness_removes_the_term():
     assert (high != low).any(), "q is still seen"
 
 
+def test_an_uninformed_router_does_not_hear_of_quality():
+    r = router(informed=False)
+    torch.testing.assert_close(of(r, *features(0.1)), of(r, *features(0.9)))
+    assert not r.sharpness.requires_grad
+    told = router()
+    assert not torch.allclose(of(told, *features(0.1)), of(told, *features(0.9)))
+    with pytest.raises(ValueError, match=r"router\.informed = 0 is not possible"):
+        RouterConfig(informed=0)
+
+
 def test_scalar_features_leave_the_token_out():
     for name, sees in (("input", True), ("scalars", False)):
         r = router(features=name)

@@ -209,6 +209,7 @@ def test_what_there_are_no_kernels_for():
         {"router.quality": "exact"},
         {"router.rule": "worth"},
         {"router.features": "scalars"},
+        {"router.informed": False},
         {"working.carry": "none"},
         {"block.expansion": 0.0},
         {"contradiction.rank": 8},

@@ -149,8 +149,8 @@ def test_one_exposure_can_be_fitted():
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    return {row["what"]: row for row in practice.run("ci", tmp_path_factory.mktemp("practice"))}
+def rows():
+    return {row["what"]: row for row in practice.calculate("ci")}
 
 
 def test_the_plotted_points_have_another_exponent_than_is_printed(rows):

@@ -129,8 +129,8 @@ def test_steps_until_is_enough_and_not_much_more():
         convergence.steps_until(0.2, 0.05, 0.7, 100, 2)
 
 
-def test_rows_of_the_experiment(tmp_path):
-    rows = list(theory.run("ci", tmp_path))
+def test_rows_of_the_experiment():
+    rows = list(theory.calculate("ci"))
     guessing = [row for row in rows if row["what"] == "static router that guesses"]
     assert any(row["below_printed"] for row in guessing)
     assert not any(row["below_guessing"] for row in guessing)

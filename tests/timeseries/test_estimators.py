@@ -9,6 +9,9 @@ import torch
 from tests.timeseries import made
 from torchcram import CramClassifier, CramLabeller
 from torchcram.timeseries import as_series, estimators, parts
+from torchcram.training.loop import Trainer
+from torchcram.training.recipes import configure
+from torchcram.training.run import RunFolder
 
 QUICK = {"device": "cpu", "progress": False, "rate": 3e-3}
 
@@ -356,3 +359,21 @@ def test_a_classifier_sees_the_whole_sample_whatever_the_context():
     plain = CramClassifier(**QUICK, epochs=1).fit(data)
     bounded = CramClassifier(**QUICK, epochs=1, context=4).fit(data)
     np.testing.assert_array_equal(plain.predict_proba(data), bounded.predict_proba(data))
+
+
+def test_layers_of_a_run_are_taken_over(tmp_path):
+    folder = RunFolder(tmp_path)
+    changes = {"steps": 1, "batch": 2, "evaluate_rows": 2, "model.contradiction.rank": 0}
+    folder.begin(configure("srcd", "tiny", settings={"length": 32}, changes=changes))
+    trainer = Trainer(folder.config)
+    list(trainer.run(folder.checkpoints))
+    given = trainer.model.get_parameter("blocks.1.semantic.up.weight")
+    frozen = {"run": str(folder.path), "frozen": ["semantic"]}
+    fitted = CramClassifier(epochs=1, start=frozen, progress=False).fit(made.classes(40))
+    mine = fitted._fitted.networks[0].model
+    assert mine.get_parameter("blocks.1.semantic.up.weight").equal(given)
+    assert not mine.get_parameter("blocks.1.episodic.query.weight").equal(
+        trainer.model.get_parameter("blocks.1.episodic.query.weight")
+    )
+    with pytest.raises(ValueError, match=r"the layers of .* are others"):
+        CramClassifier(epochs=1, start=frozen, changes={"semantic.rank": 8}, progress=False).fit(made.classes(40))

@@ -114,6 +114,7 @@ def scenarios(folder: Path, world: World) -> dict[str, object]:
         found[f"one to {how}"] = resumed(folder / "one", here)
         found[f"{how} decisions"] = {name: x.tolist() for name, x in load_decisions(folder / how / "decisions").items()}
         spoil_own_rows(trainer)
+        trainer.step += 1  # the batch of the next step was made before it was spoiled
         before = [world.whole(p.detach()).clone() for p in trainer.model.parameters()]
         found[f"{how} spoiled"] = all(math.isnan(trainer.train_step()) for _ in range(2))
         found[f"{how} untouched"] = all(

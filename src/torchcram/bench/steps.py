@@ -28,7 +28,7 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
         if trainer.consolidator.phase is not Phase.TRAIN and trainer.consolidator.progress < 1:
             which = f"{trainer.config.name}, seed {trainer.config.seed}, step {trainer.step}"
             raise ValueError(f"a run ({which}) has not come far enough: it still learns to read, or its price rises")
-    passes = in_turns(*map(_forward, trainers), repeats=repeats, warm_up=2)
+    passes = forward_seconds(trainers, repeats)
     sizes = [None if state_length is None else state_bytes(trainer, state_length) for trainer in trainers]
     times = in_turns(*map(_block, trainers), repeats=repeats, warm_up=1)
     each = [time / trainer.config.consolidation.lessons for time, trainer in zip(times, trainers, strict=True)]
@@ -53,6 +53,11 @@ def run(trainers: Sequence[Trainer], repeats: int = 9, state_length: int | None 
         }
         for trainer, time, before, forward, wait, size in zip(trainers, each, dense, passes, waits, sizes, strict=True)
     ]
+
+
+def forward_seconds(trainers: Sequence[Trainer], repeats: int = 9) -> list[float]:
+    """Of a forward pass of a batch of held-out sequences, as each model routes by itself."""
+    return in_turns(*map(_forward, trainers), repeats=repeats, warm_up=2)
 
 
 def _dense(trainer: Trainer, repeats: int) -> float | None:
@@ -105,9 +110,13 @@ def _forward(trainer: Trainer) -> Callable[[], None]:
     rows = range(config.batch)
     ((_, examples),) = held_out(trainer.task, seed=config.seed, rows=rows, chunk=config.batch, device=trainer.device)
 
+    control = trainer.consolidator
+    waits = control.phase is Phase.ACQUIRE  # a router that was never released knows nothing yet
+
     def forward() -> None:
+        policy = control.dense() if waits else None
         with evaluating(trainer.model), torch.autocast(trainer.device.type, torch.bfloat16, enabled=config.bf16):
-            trainer.model(examples.inputs, dt=examples.dt, keep_state=False)
+            trainer.model(examples.inputs, dt=examples.dt, policy=policy, keep_state=False)
         wait_for(trainer.device)
 
     return forward

@@ -177,12 +177,18 @@ def staleness(
 
 @app.command()
 def reproduce(
-    experiment: Annotated[str | None, typer.Argument(help="The experiment: theory, phase, practice.")] = None,
+    experiment: Annotated[
+        str | None, typer.Argument(help="The experiment, or all; --list says which there are.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
     scale: Annotated[str, typer.Option(help="ci (small), cpu or gpu.")] = "ci",
     out: Annotated[Path, typer.Option(help="Folder for the rows, and for what an experiment trains.")] = Path(
         "runs/paper"
     ),
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="name=PATH: a file or folder that an experiment can use and that is not made here."),
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """Measure what the paper claims: each row names the claim, what is printed, and what came out."""
@@ -193,7 +199,8 @@ def reproduce(
     elif experiment is None:
         raise typer.BadParameter("name an experiment; --list says which there are")
     else:
-        command.run(experiment, scale=scale, out=out, json=json)
+        if not command.run(experiment, scale=scale, out=out, data=data or [], json=json):
+            raise typer.Exit(1)
 
 
 @app.command()

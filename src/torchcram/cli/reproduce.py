@@ -2,35 +2,113 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 from torchcram import results
 from torchcram.cli.errors import told
+from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_row
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.paper.scale import Scale
+from torchcram.paper.runs import StoppedError
+from torchcram.paper.setup import SIZES, Scale, Setup
+from torchcram.results import Row
 from torchcram.strict import check_choice, reject
+
+ALL = "all"
+"""Every experiment, small enough at `ci` for twelve minutes on two cores."""
 
 
 def show_list() -> None:
-    """Print the experiments, a line each."""
+    """Print the experiments, a line each: what it is about, and how many runs it trains at each scale."""
     for name, experiment in EXPERIMENTS.items():
-        print(f"{name:<10} {(inspect.getdoc(experiment) or '').splitlines()[0]}")
+        counts = ", ".join(f"{scale} {experiment.runs(SIZES[scale])}" for scale in get_args(Scale))
+        print(f"{name:<10} {experiment.about} (runs: {counts})")
+    print(f"{ALL:<10} all of these, one after the other; runs that are the same are trained once (runs: {_all_runs()})")
+
+
+def _all_runs() -> str:
+    def different(scale: Scale) -> int:
+        size = SIZES[scale]
+        every = (each for experiment in EXPERIMENTS.values() for each in experiment.wanted(size))
+        return len({job.folder for each in every for job in each.jobs(size, Path())})
+
+    return ", ".join(f"{scale} {different(scale)}" for scale in get_args(Scale))
 
 
 @told()
-def run(name: str, *, scale: str, out: Path, json: Path | None) -> None:
-    """Run an experiment; show each row as soon as it is there, and write all of them to the folder."""
+def run(name: str, *, scale: str, out: Path, data: Sequence[str], json: Path | None) -> bool:
+    """Run an experiment, or `all` that are not there yet. Returns whether everything came to its end.
+
+    Rows of one experiment are shown as soon as they are there; of all, a line for each. They are written to the folder.
+    """
     check_choice("scale", scale, Scale)
-    if name not in EXPERIMENTS:
-        reject("experiment", name, ", ".join(EXPERIMENTS))
-    rows = []
-    for row in EXPERIMENTS[name](cast(Scale, scale), out):
-        if str(json) != "-":
-            show_row(row)
-        rows.append(row)
-    paths = [out / f"{name}.json", *([] if json is None else [json])]
-    for path in paths:
-        results.write(path, name=f"paper-{name}", rows=rows, seeds=[0])
+    if name not in (*EXPERIMENTS, ALL):
+        reject("experiment", name, ", ".join((*EXPERIMENTS, ALL)))
+    setup = Setup(
+        scale=cast(Scale, scale), out=out, data=_paths(data), say=lambda text: print(text, file=sys.stderr, flush=True)
+    )
+    prepare(setup.size.device)
+    if name == ALL:
+        if json is not None:
+            reject("--json", str(json), f"nothing with {ALL!r}: each has a file of its own in the folder")
+        return _run_all(setup)
+    shown = (lambda _: None) if str(json) == "-" else show_row
+    _run(name, setup, shown, json)
+    return True
+
+
+def _run_all(setup: Setup) -> bool:
+    """One after the other; one that fails does not keep the others from being run."""
+    left = []
+    for name in EXPERIMENTS:
+        if _is_there(setup.out / f"{name}.json", setup.scale):
+            print(f"{name}: is there already", flush=True)
+            continue
+        begin = time.monotonic()
+        try:
+            count = _run(name, setup, lambda _: None)
+        except StoppedError:
+            raise
+        except (ValueError, OSError) as error:
+            left.append(name)
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"{name}: {count} rows, {time.monotonic() - begin:.0f} s", flush=True)
+    if left:
+        print(f"not done: {', '.join(left)}; the same command goes on with them", file=sys.stderr)
+    return not left
+
+
+def _run(name: str, setup: Setup, show: Callable[[Row], None], json: Path | None = None) -> int:
+    """Returns how many rows there are."""
+    rows: list[Row] = []
+    for row in EXPERIMENTS[name].run(setup):
+        show(row)
+        rows.append({**row, "scale": setup.scale})
+    # Of what is calculated, draws have a seed of 0 each.
+    seeds = range(max([1, *(each.seeds for each in EXPERIMENTS[name].wanted(setup.size))]))
+    for path in (setup.out / f"{name}.json", *([] if json is None else [json])):
+        results.write(path, name=f"paper-{name}", rows=rows, seeds=seeds, machine=machine(setup.size.device))
+    return len(rows)
+
+
+def _is_there(path: Path, scale: Scale) -> bool:
+    """Whether a file holds all rows of an experiment; files are written whole."""
+    return path.is_file() and all(row.get("scale") == scale for row in results.read(path)["rows"])
+
+
+def _paths(given: Sequence[str]) -> dict[str, Path]:
+    """`name=PATH`, each of which must be there."""
+    found = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not (equals and name):
+            raise ValueError(f"--data {each!r} is not possible; allowed: name=PATH")
+        if not Path(path).exists():
+            raise ValueError(f"--data {name}: there is no {path}")
+        found[name] = Path(path)
+    return found

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import configure, lists, machine, prepare
-from torchcram.cli.train import stopping_signals
+from torchcram.cli.settings import lists, machine, prepare
+from torchcram.training.stopping import stopping_signals
 from torchcram.training.sweep import Job, Sweep, jobs
 
 
@@ -40,7 +40,7 @@ def run(
     given = {name: value for name, value in options.items() if value is not None}
     every = jobs(task, out, lists("--vary", vary), fixed=changes, options=given)
     for job in every:
-        _check(job)
+        job.check()
     console = Console(highlight=False, stderr=str(json) == "-")
     sweep = Sweep(every, workers=workers, device=device, rows=rows)
     with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"), _later(minutes, sweep.stop):
@@ -73,14 +73,6 @@ def _later(minutes: float | None, act: Callable[[], None]) -> Iterator[None]:
     finally:
         if timer is not None:
             timer.cancel()
-
-
-def _check(job: Job) -> None:
-    """What cannot be trained is told before anything else is."""
-    try:
-        configure(job.task, job.settings, **job.chosen)
-    except ValueError as error:
-        raise ValueError(f"{job.folder.name}: {error}") from error
 
 
 def _line(job: Job, row: Mapping[str, Any]) -> str:

@@ -13,13 +13,14 @@ from rich.table import Table
 
 from torchcram import results
 from torchcram.cli.errors import told
-from torchcram.cli.settings import lists, machine, numbers, prepare, value, values
+from torchcram.cli.settings import lists, machine, numbers, prepare
 from torchcram.files import replacing
 from torchcram.report.timeseries import page, warnings
 from torchcram.results import Row
 from torchcram.strict import reject
 from torchcram.timeseries import compare
 from torchcram.timeseries.datasets import DATASETS, split
+from torchcram.training.settings import value, values
 
 
 @told()

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from torchcram.cli.errors import told
 from torchcram.cli.progress import Display
-from torchcram.cli.settings import configure, prepare
+from torchcram.cli.settings import prepare
 from torchcram.consolidation import Phase
 from torchcram.training.config import RunConfig
 from torchcram.training.distributed import launched
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
+from torchcram.training.settings import configure
+from torchcram.training.stopping import stopping_signals
 
 
 @told()
@@ -81,25 +80,6 @@ def run(
             )
         console.print(f"done: torchcram evaluate {out}, torchcram report {out}", soft_wrap=True)
     return True
-
-
-@contextmanager
-def stopping_signals(stop: Callable[[], None], words: str) -> Iterator[None]:
-    """Call `stop` once when asked to end, and say so, if there are `words`. Asked a second time, it ends at once."""
-
-    def note(_number: int, _frame: FrameType | None) -> None:
-        if words:  # plainly: a signal may come in the middle of anything, an import or a print included
-            os.write(2, f"\n{words}\n".encode())
-        for other in before:
-            signal.signal(other, before[other])
-        stop()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _agrees(

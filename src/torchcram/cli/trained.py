@@ -8,21 +8,16 @@ from typing import Any
 
 from rich.console import Console
 
-from torchcram.cli.settings import changed
 from torchcram.config import BaselineConfig
 from torchcram.results import VARIED
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
+from torchcram.training.trained import restored
 
 
 def load(path: Path, device: str = "cpu", changes: Sequence[str] = (), *, compile: bool = False) -> Trainer:
     """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task or model."""
-    folder = RunFolder(path)
-    config = changed(folder.config, changes).override({"compile": compile})
-    trainer = Trainer(config, device, say=lambda text: Console(stderr=True).print(text))
-    if not trainer.restore(folder.checkpoints):
-        raise ValueError(f"{path} has no checkpoint")
-    return trainer
+    return restored(path, device, changes, compile=compile, say=lambda text: Console(stderr=True).print(text))
 
 
 def facts(trainer: Trainer, path: Path) -> dict[str, Any]:

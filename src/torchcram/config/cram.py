@@ -119,6 +119,8 @@ class RouterConfig(StrictConfig):
     """`predicted` estimates q before attention; `exact` is the paper's q, which needs (and counts) every read."""
     features: RouterFeatures = "input"
     """`input` lets the router see the token; `scalars` are the paper's four numbers alone."""
+    informed: bool = True
+    """The router hears of q; without, neither as a number nor by the consolidation term: for ablations."""
     hidden: int = 32
     """Width of the router's hidden layer."""
     threshold: float = 0.7
@@ -132,6 +134,7 @@ class RouterConfig(StrictConfig):
         check_choice("router.rule", self.rule, Rule)
         check_choice("router.quality", self.quality, Quality)
         check_choice("router.features", self.features, RouterFeatures)
+        check_flag("router.informed", self.informed)
         check_integer("router.hidden", self.hidden, 1)
         check_number("router.threshold", self.threshold, 0, 1)
         check_number("router.sharpness", self.sharpness, 0)

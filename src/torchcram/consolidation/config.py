@@ -31,6 +31,12 @@ class ConsolidationConfig(StrictConfig):
     """What a semantic recall of quality 1 earns, as a share of the price."""
     ramp: int = 200
     """Steps over which the price rises after release."""
+    cooling: int | None = None
+    """Steps over which the temperature falls: after release, or with `paper` from the first step on. None: as long as
+    the price rises, or the paper's 3000."""
+    release: int | None = None
+    """The step at which the router begins to choose, whatever has been learned until then: for ablations. None: when
+    the model is found competent."""
     audit: float = 0.03
     """Share of skipping tokens read all the same, to learn from."""
     trial: float = 0.1
@@ -71,6 +77,12 @@ class ConsolidationConfig(StrictConfig):
         check_number("consolidation.price", self.price, 0)
         check_number("consolidation.reward", self.reward, 0)
         check_integer("consolidation.ramp", self.ramp, 1)
+        if self.cooling is not None:
+            check_integer("consolidation.cooling", self.cooling, 1)
+        if self.release is not None:
+            check_integer("consolidation.release", self.release, 0)
+            if self.schedule != "adaptive":
+                reject("consolidation.release", self.release, "None but with schedule='adaptive'")
         check_number("consolidation.audit", self.audit, 0, 1)
         check_number("consolidation.trial", self.trial, 0, 0.9)
         check_integer("consolidation.lessons", self.lessons, 1)

@@ -59,7 +59,7 @@ class Consolidator:
         """`main` names the head that reads are for, if there are several: nothing is released before it is helped."""
         self.config = config
         self.steps = 0
-        self.released_at: int | None = 0 if config.schedule == "paper" else None
+        self.released_at: int | None = 0 if config.schedule == "paper" or config.release == 0 else None
         self.settling = False
         self.gate = CompetenceGate(benefit=config.benefit, patience=config.patience, main=main)
         self.controller = QualityController(tolerance=config.tolerance)
@@ -74,11 +74,14 @@ class Consolidator:
         return Phase.SETTLE if self.settling else Phase.CONSOLIDATE
 
     @property
+    def since(self) -> int:
+        """Steps since release; 0 before."""
+        return 0 if self.released_at is None else self.steps - self.released_at
+
+    @property
     def progress(self) -> float:
         """How far the ramp after release has come, 0 to 1."""
-        if self.released_at is None:
-            return 0.0
-        return min(1.0, (self.steps - self.released_at) / self.config.ramp)
+        return min(1.0, self.since / self.config.ramp)
 
     @property
     def price(self) -> float:
@@ -88,7 +91,7 @@ class Consolidator:
     @property
     def dials(self) -> Dials:
         """What the next training step goes by."""
-        return Dials(SIGNALS[self.config.signal].temperature(self.config, self.steps, self.progress), self.price)
+        return Dials(SIGNALS[self.config.signal].temperature(self.config, self.steps, self.since), self.price)
 
     def policy(self, scored: Tensor | float | None = None, dials: Dials | None = None) -> RoutingPolicy:
         """How the next training step should route; `scored`: positions that its loss will be a mean of.
@@ -150,10 +153,14 @@ class Consolidator:
     def step(self, measure: Measure) -> dict[str, float] | None:
         """Count a step; if a check is due, measure, and release or adjust the pressure. Returns what was measured."""
         self.steps += 1
+        if self.steps == self.config.release:
+            self.release()
         if self.steps % self.config.check_every or self.config.schedule != "adaptive":
             return None
         dense = measure(self.dense())
         if self.released_at is None:
+            if self.config.release is not None:
+                return _named(dense=dense)
             off = measure(RoutingPolicy(reads="off"))
             helped = self.gate.observe(dense, off)
             if helped:

@@ -30,8 +30,8 @@ class RoutingSignal(Protocol):
     def trial(self, config: ConsolidationConfig) -> float:
         """Share of reads to use a random part of."""
 
-    def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
-        """Of the routing gradient."""
+    def temperature(self, config: ConsolidationConfig, step: int, since: int) -> float:
+        """Of the routing gradient, at a step and so many since release."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ class PricedSignal:
     def trial(self, config: ConsolidationConfig) -> float:
         return config.trial if self.by_rule else 0.0
 
-    def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
-        return 1 + (config.temperature - 1) * progress
+    def temperature(self, config: ConsolidationConfig, step: int, since: int) -> float:
+        return 1 + (config.temperature - 1) * min(1.0, since / (config.cooling or config.ramp))
 
 
 class PaperSignal:
@@ -71,7 +71,7 @@ class PaperSignal:
     episodic, semantic = 0.1, 0.05
     """λ_E and λ_S of the paper's appendix."""
     cooling = 3000
-    """Steps over which the temperature falls from 1 to 0.1."""
+    """Steps over which the temperature falls from 1 to 0.1, unless the config says otherwise."""
 
     def cost(
         self,
@@ -90,8 +90,8 @@ class PaperSignal:
     def trial(self, config: ConsolidationConfig) -> float:
         return 0.0
 
-    def temperature(self, config: ConsolidationConfig, step: int, progress: float) -> float:
-        return max(0.1, 1 - 0.9 * step / self.cooling)
+    def temperature(self, config: ConsolidationConfig, step: int, since: int) -> float:
+        return max(0.1, 1 - 0.9 * step / (config.cooling or self.cooling))
 
 
 SIGNALS: Mapping[Signal, RoutingSignal] = {

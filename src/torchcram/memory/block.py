@@ -226,7 +226,7 @@ class Block(nn.Module):
         chance = policy.audit if guidance is None else guidance.chance
         worth = None
         if self.router.worth is not None and store is not None:
-            worth = self.router.worth(seen, timeline.log_gap, quality, surprise, hits)
+            worth = self.router.worth(seen, timeline.log_gap, self.router.heard(quality), surprise, hits)
         decision = self.router.decide(logits, timeline.mask, policy, forced, able, noise, guidance, worth)
         weights = decision.weights.to(x.dtype)
         reads, audits = decision.actions == EPISODIC, decision.audited

@@ -76,6 +76,7 @@ class FusedLayer:
             and block.index is None
             and not block.exact
             and router.config.features == "input"
+            and router.config.informed
             and router.worth is None
             and router.on_hit is None
             and block.working.config.carry == "scan"

@@ -183,7 +183,7 @@ class Router(nn.Module):
         sharpness = torch.tensor(config.sharpness)
         raw = sharpness + torch.log(-torch.expm1(-sharpness)) if config.sharpness else torch.tensor(0.0)
         # One number in a row: FSDP2 shards along the first dimension, so it wants one.
-        self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0)
+        self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0 and config.informed)
         self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
         self.register_buffer("number", torch.arange(3), persistent=False)
         self.register_buffer("read_logit", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
@@ -198,16 +198,20 @@ class Router(nn.Module):
         self, token: Tensor | None, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor
     ) -> Tensor:
         """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and the rest [B, N]."""
-        scalars = torch.stack([log_gap, norm, quality, uncertainty.log1p()], dim=-1)
+        scalars = torch.stack([log_gap, norm, self.heard(quality), uncertainty.log1p()], dim=-1)
         if token is None:
             hidden = self.hidden(scalars.to(self.hidden.weight.dtype))
         else:
             hidden = nn.functional.linear(scalars.to(token.dtype), self.hidden.weight[:, :_SCALARS]) + token
         logits: Tensor = self.out(nn.functional.silu(hidden))
-        if self.config.sharpness:
+        if self.config.sharpness and self.config.informed:
             lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
             logits = logits + lead.unsqueeze(-1) * self.direction
         return logits
+
+    def heard(self, quality: Tensor) -> Tensor:
+        """What is heard of q, of any shape."""
+        return quality if self.config.informed else torch.zeros_like(quality)
 
     def decide(
         self,

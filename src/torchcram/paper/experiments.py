@@ -1,17 +1,90 @@
-"""The experiments by name: each is a function of its own file that takes a scale and a folder and yields rows."""
+"""The experiments by name: what each calculates, what it trains for it, and the rows that come of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from torchcram.paper import phase, practice, theory
-from torchcram.paper.scale import Scale
+from torchcram.paper import (
+    ablations,
+    frontier,
+    phase,
+    phase_runs,
+    practice,
+    practice_runs,
+    srcd,
+    theory,
+    theory_runs,
+    transfer,
+)
+from torchcram.paper.runs import Wanted
+from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
 
-EXPERIMENTS: Mapping[str, Callable[[Scale, Path], Iterator[Row]]] = {
-    "theory": theory.run,
-    "phase": phase.run,
-    "practice": practice.run,
+
+def _nothing(_: Scale) -> Iterator[Row]:
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One subject of the paper. Rows name the `claim` that they speak to."""
+
+    about: str
+    calculate: Callable[[Scale], Iterator[Row]] = _nothing
+    """Rows that need no training."""
+    wanted: Callable[[Size], Sequence[Wanted]] = lambda _: ()
+    """What it trains."""
+    train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
+    """Train, and tell what came of it."""
+
+    def run(self, setup: Setup) -> Iterator[Row]:
+        """All rows, those that are soon there first."""
+        yield from self.calculate(setup.scale)
+        yield from self.train(setup)
+
+    def runs(self, size: Size) -> int:
+        """How many models it trains; experiments share those that are the same."""
+        return sum(each.seeds for each in self.wanted(size))
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "theory": Experiment(
+        about="OPT, the bounds of theorems 1 to 3, and drawn and trained routers and memories to hold against them",
+        calculate=theory.calculate,
+        wanted=theory_runs.wanted,
+        train=theory_runs.run,
+    ),
+    "srcd": Experiment(
+        about="table 1: CRAM, with our recipe and the paper's, and four other systems on SRCD; attention over training",
+        wanted=srcd.wanted,
+        train=srcd.run,
+    ),
+    "ablations": Experiment(
+        about="table 4, and the same without what we have added; other ranks and tolerances",
+        wanted=ablations.wanted,
+        train=ablations.run,
+    ),
+    "phase": Experiment(
+        about="the appendix's equations; when reads of trained models fall, how suddenly, and what moves that",
+        calculate=phase.calculate,
+        wanted=phase_runs.wanted,
+        train=phase_runs.run,
+    ),
+    "practice": Experiment(
+        about="the plotted points refitted; read decisions per pattern and exposure, of trained models",
+        calculate=practice.calculate,
+        wanted=practice_runs.wanted,
+        train=practice_runs.run,
+    ),
+    "frontier": Experiment(
+        about="quality against reads and against time, of CRAM and others along what trades them; text with --data",
+        wanted=frontier.wanted,
+        train=frontier.run,
+    ),
+    "transfer": Experiment(
+        about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
+        wanted=transfer.wanted,
+        train=transfer.run,
+    ),
 }
-"""What they train goes to the folder; the calculators train nothing. Rows name the `claim` that they speak to."""

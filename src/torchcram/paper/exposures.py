@@ -64,6 +64,35 @@ def from_steps(asked: Counts, read: Counts, *, seed: int = 0, most: int | None =
     return found if most is None else found.where(found.k <= most)
 
 
+def by_step(asked: Counts, read: Counts, *, seed: int = 0, steps: Counts | None = None) -> Exposures:
+    """The same with training steps in the place of k: what decides, how often or how long?
+
+    steps: Of each row, from 0 on; default: one after the other.
+    """
+    step, pattern = np.nonzero(asked)
+    return Exposures(
+        pattern=pattern + seed * asked.shape[1],
+        seed=np.full(len(step), seed),
+        k=(step if steps is None else steps[step]) + 1,
+        asked=asked[step, pattern],
+        read=read[step, pattern],
+    )
+
+
+def grouped(asked: Counts, read: Counts, *, exact: int = 200, growth: float = 0.02) -> tuple[Counts, Counts, Counts]:
+    """Steps put together where there are many, and the first step of each group: fits take minutes instead of hours.
+
+    The first `exact` stay as they are; after that a group is as long as `growth` of the steps before it, and k in it is
+    that of its beginning, which is less than it could be by no more than that share.
+    """
+    starts, at = list(range(min(exact, len(asked)))), float(exact)
+    while at < len(asked):
+        starts.append(int(at))
+        at += max(1.0, growth * at)
+    first = np.array(starts, dtype=np.int64)
+    return np.add.reduceat(asked, first), np.add.reduceat(read, first), first
+
+
 def joined(parts: Sequence[Exposures]) -> Exposures:
     """Runs of several seeds together."""
     names = ("pattern", "seed", "k", "asked", "read")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from scipy.integrate import trapezoid
@@ -11,7 +10,7 @@ from scipy.optimize import differential_evolution
 
 from torchcram.paper.claims import CLAIMS, CURVES, Curve
 from torchcram.paper.dynamics import Array, System, simulate, stability
-from torchcram.paper.scale import Scale
+from torchcram.paper.setup import Scale
 from torchcram.paper.transition import FITS, intervals
 from torchcram.results import Row
 
@@ -19,9 +18,8 @@ _QUALITY = CURVES["phase/quality-mean"]
 _THRESHOLD = CLAIMS["phase/quality-threshold"].value
 
 
-def run(scale: Scale, out: Path) -> Iterator[Row]:
+def calculate(scale: Scale) -> Iterator[Row]:
     """Fixed points and trajectories of the coupled equations, and fits of the curves that the paper plots."""
-    del out  # nothing is trained
     system = System(threshold=_THRESHOLD)
     yield from _fixed_points(system)
     yield from _trajectories(system)

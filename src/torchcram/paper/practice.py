@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
@@ -14,15 +13,14 @@ from torchcram.paper.claims import CLAIMS, CURVES
 from torchcram.paper.exposures import Exposures
 from torchcram.paper.laws import LAWS, Array, Name
 from torchcram.paper.likelihood import compare
-from torchcram.paper.scale import Scale
+from torchcram.paper.setup import Scale
 from torchcram.results import Row
 
 _START, _GAMMA = 0.89, CLAIMS["practice/gamma"].value  # the curve that figure 4 draws as a fit
 
 
-def run(scale: Scale, out: Path) -> Iterator[Row]:
+def calculate(scale: Scale) -> Iterator[Row]:
     """The plotted points refitted, the printed law beside the paper's own batch, and an average of sudden stops."""
-    del out  # nothing is trained
     k, chance = np.array(CURVES["practice/episodic"].points).T
     yield from _exponents(k, chance)
     yield _printed_curve(k, chance)
@@ -38,7 +36,8 @@ def run(scale: Scale, out: Path) -> Iterator[Row]:
 def log_slope(k: Array, chance: Array) -> tuple[float, float, float]:
     """γ of a straight line through the logarithms, and its 95 % interval."""
     line = stats.linregress(np.log(k), np.log(chance))
-    reach = float(stats.t.ppf(0.975, len(k) - 2)) * float(line.stderr)
+    # Where all chances are the same it is not a number.
+    reach = float(stats.t.ppf(0.975, len(k) - 2)) * float(np.nan_to_num(line.stderr))
     return -float(line.slope), -float(line.slope) - reach, -float(line.slope) + reach
 
 

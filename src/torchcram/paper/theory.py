@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from torchcram.paper import bounds, convergence, routers
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.routers import Outcome, Queries
-from torchcram.paper.scale import Scale
+from torchcram.paper.setup import Scale
 from torchcram.results import Row
 
 SRCD = Queries(
@@ -23,9 +22,8 @@ _ERRORS = (0.0, 0.01, 0.1, 0.3)
 _DELTA = 0.05
 
 
-def run(scale: Scale, out: Path) -> Iterator[Row]:
+def calculate(scale: Scale) -> Iterator[Row]:
     """Bounds of theorems 1 to 3, and drawn routers and memories to hold against them."""
-    del out  # nothing is trained
     positions = 4_000_000 if scale == "ci" else 100_000_000
     yield {
         "what": "optimum",
@@ -46,23 +44,23 @@ def _static(positions: int) -> Iterator[Row]:
             least = bounds.guessing_bound(SRCD.share, error, values)
             queries = Queries(share=SRCD.share, recurring=SRCD.recurring, patterns=SRCD.patterns, values=values)
             found = routers.guesser(queries, positions, least / SRCD.share, rng)
-            yield {"what": "static router that guesses", **_against(found, queries, error, positions)}
+            yield {"what": "static router that guesses", **against(found, queries, error, positions)}
     alike = Queries(share=SRCD.share, recurring=1.0, patterns=SRCD.patterns, values=SRCD.values)
     for read in (50, 90, 99):
         found = routers.by_pattern(alike, positions, read, rng)
         yield {
             "what": "static router that decides by pattern",
             "patterns_read": read,
-            **_against(found, alike, (1 - read / alike.patterns) * (1 - 1 / alike.values), positions),
+            **against(found, alike, (1 - read / alike.patterns) * (1 - 1 / alike.values), positions),
             "proved_bound": bounds.proved_bound(alike.share, found.error * alike.share),
         }
     yield {
         "what": "static router that knows the table by heart",
-        **_against(routers.by_heart(SRCD, positions, rng), SRCD, 0.0, positions),
+        **against(routers.by_heart(SRCD, positions, rng), SRCD, 0.0, positions),
     }
 
 
-def _against(found: Outcome, queries: Queries, error: float, positions: int) -> Row:
+def against(found: Outcome, queries: Queries, error: float, positions: int) -> Row:
     """A router's reads beside the bounds at an error; below them only if by more than four standard errors."""
     printed = bounds.printed_bound(queries.share, error)
     guessing = bounds.guessing_bound(queries.share, error, queries.values)

@@ -34,6 +34,8 @@ from torchcram.timeseries.parts import alike, parted, same_names
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series
 from torchcram.timeseries.settings import EstimatorConfig, configure
+from torchcram.training import start
+from torchcram.training.distributed import World
 
 VERSION = 1
 _FORMAT = "torchcram-estimator"
@@ -100,6 +102,9 @@ class _Estimator:
                 fit = self.config.fit.override({"seed": self.config.fit.seed + member})
                 torch.manual_seed(fit.seed)
                 network = Network(config)
+                if self.config.start.run:
+                    start.load_layers(network.model, self.config.start.run, World(device=torch.device("cpu")))
+                    start.freeze(network.model, self.config.start.frozen)
                 fitting = Fitting(
                     network, scaling.apply(series), scaling.apply(other), fit, unit=unit, device=self.device
                 )

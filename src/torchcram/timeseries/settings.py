@@ -8,6 +8,7 @@ from typing import Any
 
 from torchcram.strict import StrictConfig, check_flag, check_integer
 from torchcram.timeseries.fitting import FitConfig
+from torchcram.training.config import StartConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,9 @@ class EstimatorConfig(StrictConfig):
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the model by dotted name, e.g. `{"episodic.slots": 64}`."""
     fit: FitConfig = field(default_factory=FitConfig)
+    start: StartConfig = field(default_factory=StartConfig)
+    """A run whose layers the models begin with, and which of their parts learn no more; give `changes` that make the
+    layers alike."""
     progress: bool = True
     """Show a bar."""
 

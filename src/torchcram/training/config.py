@@ -47,6 +47,25 @@ class OptimizerConfig(StrictConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartConfig(StrictConfig):
+    """What a run begins with, besides random numbers."""
+
+    run: str = ""
+    """Folder of a run whose layers it begins with, by its newest checkpoint; inputs and heads are new. Empty: none."""
+    frozen: tuple[str, ...] = ()
+    """Parts of those layers that learn no more: modules of a layer by name (`semantic`, `router`, `quality`, …), or
+    `layers`, all of them."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.run, str):
+            reject("start.run", self.run, "the folder of a run, or nothing")
+        if not isinstance(self.frozen, tuple) or not all(isinstance(part, str) for part in self.frozen):
+            reject("start.frozen", self.frozen, "a list of names, such as ['semantic', 'router']")
+        if self.frozen and not self.run:
+            reject("start.frozen", self.frozen, "nothing without start.run: what is frozen must have been trained")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig(StrictConfig):
     """Everything that decides a run."""
 
@@ -81,6 +100,7 @@ class RunConfig(StrictConfig):
     """On a GPU, record training steps as CUDA graphs and replay them: hosts are too slow for so many small kernels."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     consolidation: ConsolidationConfig = field(default_factory=ConsolidationConfig)
+    start: StartConfig = field(default_factory=StartConfig)
 
     @property
     def index_rank(self) -> int:

@@ -18,7 +18,7 @@ from torchcram.consolidation import Consolidator
 from torchcram.memory import RoutingPolicy
 from torchcram.models import Cram, build
 from torchcram.tasks import Examples, Task
-from torchcram.training import checkpoint, optimizer, state, teacher
+from torchcram.training import checkpoint, optimizer, start, state, teacher
 from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.config import RunConfig
 from torchcram.training.decisions import Decisions
@@ -104,6 +104,7 @@ class Trainer:
         self.task: Task = tasks.make(config.task, **config.settings)
         self.model = build(config.model).to(self.device)
         self.model.check_values = False  # the tasks' own data
+        start.freeze(self.model, config.start.frozen)
         if config.compile:
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
@@ -133,6 +134,8 @@ class Trainer:
         c = self.config
         spent, since, bad = 0.0, self.step, 0
         begun = time.perf_counter() - self.seconds
+        if self.step == 0 and c.start.run:
+            start.load_layers(self.model, c.start.run, self.world)
         if checkpoints is not None and self.step == 0:
             self.save(checkpoints)
         while self.step < c.steps and not self.world.any(stop()):

@@ -18,6 +18,7 @@ from typing import Any
 from torchcram.files import replacing
 from torchcram.strict import reject
 from torchcram.training.run import RunFolder
+from torchcram.training.settings import configure
 
 OPTIONS = "model", "preset", "schedule"
 """What can be varied besides settings: options of `torchcram train`."""
@@ -49,6 +50,13 @@ class Job:
             return None
         row: dict[str, Any] = data["rows"][0]
         return row if row.get("rows") == rows else None
+
+    def check(self) -> None:
+        """Say so if it cannot be trained, before anything else is."""
+        try:
+            configure(self.task, self.settings, **self.chosen)
+        except ValueError as error:
+            raise ValueError(f"{self.folder.name}: {error}") from error
 
     @property
     def settings(self) -> list[str]:
@@ -114,7 +122,7 @@ def _remember(job: Job) -> None:
 
 
 class Sweep:
-    """Runs jobs, so many at a time. Stopped, and started again, it goes on where it was."""
+    """Runs jobs, so many at a time, of one folder or several. Stopped, and started again, it goes on where it was."""
 
     def __init__(self, jobs: Sequence[Job], *, workers: int, device: str, rows: int) -> None:
         self.jobs, self.workers, self.device, self.rows = jobs, workers, device, rows
@@ -124,7 +132,8 @@ class Sweep:
 
     def run(self, say: Callable[[Job, str], None]) -> Iterator[tuple[Job, dict[str, Any] | None]]:
         """Run what is not done yet; yields each job with what came of it, or None if it failed or was stopped."""
-        _remember(self.jobs[0])
+        for job in {job.folder.parent: job for job in self.jobs}.values():
+            _remember(job)
         with ThreadPoolExecutor(self.workers) as pool:
             waiting = {}
             for job in self.jobs:
@@ -136,6 +145,11 @@ class Sweep:
             for future in as_completed(waiting):
                 future.result()
                 yield waiting[future], waiting[future].result(self.rows)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._stopped
 
     def stop(self) -> None:
         """Ask all that run to save and stop, and start nothing more."""

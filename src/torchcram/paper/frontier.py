@@ -1,0 +1,107 @@
+"""Quality against attention, and against time: each model along the setting that trades the one for the other."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from torchcram.bench.steps import forward_seconds
+from torchcram.paper import prices
+from torchcram.paper.runs import Trained, Wanted, measured, train
+from torchcram.paper.setup import Setup, Size
+from torchcram.results import Row
+
+MODELS = ("cram", "gate", "seqboat+cost", "mod", "entropy")
+TEXT = "text", "text-held-out"
+"""Files that language modelling needs (`--data`), one to learn from and another."""
+_QUALITY = {"srcd": "accuracy", "text": "bits_per_byte"}
+_REPEATS = 9  # forward passes that a time is the median of
+
+
+def wanted(size: Size) -> list[Wanted]:
+    """All models on SRCD; on text, where there are files, as many again."""
+    return [each for mine in prices.wanted(MODELS, size).values() for each in mine]
+
+
+def run(setup: Setup) -> Iterator[Row]:
+    """A row for each run, with the time of a forward pass, and a mean for each place on a curve."""
+    yield from _curves(setup, "srcd", prices.wanted(MODELS, setup.size))
+    given = [name for name in TEXT if name in setup.data]
+    if given and len(given) < len(TEXT):
+        raise ValueError(f"--data {given[0]} alone is not enough; give {' and '.join(TEXT)}")
+    if given:
+        files = tuple(
+            f"task.{field}={setup.data[name]}" for field, name in zip(("train", "held_out"), TEXT, strict=True)
+        )
+        yield from _curves(setup, "text", prices.wanted(MODELS, setup.size, "text", files))
+
+
+def _curves(setup: Setup, task: str, curves: Mapping[str, Sequence[Wanted]]) -> Iterator[Row]:
+    trained = train(setup, [each for mine in curves.values() for each in mine])
+    every = [run for place in trained.values() for run in place]
+    # In turns, all of them: so whatever else the machine does touches all alike.
+    seconds = forward_seconds([run.trainer() for run in every], repeats=_REPEATS)
+    milliseconds = {run.folder: 1000 * time for run, time in zip(every, seconds, strict=True)}
+    means: list[dict[str, float | str | None]] = []
+    for model, places in curves.items():
+        for place in places:
+            runs = trained[place.name]
+            rows = [_row(run, milliseconds[run.folder]) for run in runs]
+            where: Row = {"task": task, "model": model, "place": place.name.removeprefix(f"{model}, ")}
+            for row in rows:
+                yield measured(setup, {"what": "run on the frontier", "claim": "srcd/reads", **where, **row})
+            means.append({**where, **{name: _mean(rows, name) for name in (_QUALITY[task], "reads", "forward_ms")}})
+    for each in means:
+        yield measured(
+            setup,
+            {
+                "what": "place on the frontier",
+                "claim": "srcd/reads",
+                **each,
+                **{
+                    f"unbeaten by {cost}": unbeaten(each, means, _QUALITY[task], cost)
+                    for cost in ("reads", "forward_ms")
+                },
+            },
+        )
+
+
+def _row(run: Trained, milliseconds: float) -> Row:
+    kept = (
+        "accuracy",
+        "accuracy_novel",
+        "bits_per_byte",
+        "reads",
+        "layer_reads",
+        "pairs",
+        "opt",
+        "parameters",
+        "steps",
+    )
+    return {
+        "seed": run.seed,
+        **{name: run.row[name] for name in kept if name in run.row},
+        "released_at": run.released_at,
+        "forward_ms": milliseconds,
+        "step_ms": 1000 * run.metrics[-1]["step_seconds"],
+    }
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows]
+    return None if any(value is None for value in values) else statistics.mean(map(float, values))  # type: ignore[arg-type]
+
+
+def unbeaten(place: Mapping[str, object], places: Sequence[Mapping[str, object]], quality: str, cost: str) -> bool:
+    """Whether no other model's place costs as little and is as good, and better in one of the two."""
+    sign = -1.0 if quality == "bits_per_byte" else 1.0
+
+    def pair(each: Mapping[str, object]) -> tuple[float, float]:
+        good, price = each[quality], each[cost]
+        assert isinstance(good, float)
+        assert isinstance(price, float)
+        return sign * good, -price
+
+    mine = pair(place)
+    theirs = [pair(each) for each in places if each["model"] != place["model"]]
+    return not any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in theirs)

@@ -1,0 +1,80 @@
+"""From words such as `a.b=c` to the config of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torchcram import tasks
+from torchcram.consolidation.config import Schedule
+from torchcram.strict import check_choice
+from torchcram.training import recipes
+from torchcram.training.config import RunConfig
+
+
+def configure(
+    task: str,
+    changes: Sequence[str],
+    *,
+    preset: str | None = None,
+    schedule: str | None = None,
+    model: str | None = None,
+) -> RunConfig:
+    """`recipes.configure` with `a.b=c` changes; `task.…` are the task's own settings."""
+    preset, schedule, model = preset or "tiny", schedule or "adaptive", model or "cram"
+    check_choice("schedule", schedule, Schedule)
+    settings, others = _split(changes)
+    for field, option in (("preset", "preset"), ("name", "model"), ("model", "model")):
+        if field in others:
+            raise ValueError(f"--set {field}=… is not possible; use --{option}")
+    return recipes.configure(
+        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
+    )
+
+
+def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
+    """A run's config for an evaluation under other settings: of the task and the model, nothing else."""
+    settings, others = _split(changes)
+    for name in others:
+        if not name.startswith("model."):
+            raise ValueError(f"--set {name}=… is not possible here; allowed: task.… and model.…")
+    config = config.override({"settings": {**config.settings, **settings}}).override(others)
+    task = tasks.make(config.task, **config.settings)
+    if (task.inputs, task.outputs) != (config.model.inputs, config.model.outputs):
+        raise ValueError(
+            "the model was made for other keys or values; patterns, novel_keys and values must stay as they are"
+        )
+    return config
+
+
+def values(changes: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` as names and values, which are read as JSON where they are."""
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ValueError(f"--set {change!r} is not possible; allowed: a.b=c")
+        found[name] = value(text)
+    return found
+
+
+def value(text: str) -> Any:
+    """What a word means, read as JSON where it is."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _split(changes: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`a.b=c` as the task's settings and the rest."""
+    task: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for name, value in values(changes).items():
+        part, _, leaf = name.partition(".")
+        if part == "task" and leaf:
+            task[leaf] = value
+        else:
+            rest[name] = value
+    return task, rest
