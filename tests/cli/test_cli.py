@@ -383,7 +383,7 @@ def calculated(monkeypatch):
 def test_reproduce_writes_rows_that_name_claims(tmp_path):
     done = run("reproduce", "theory", "--scale", "ci", "--out", str(tmp_path), "--json", str(tmp_path / "x" / "t.json"))
     assert "static router that guesses" in done.output
-    data = results.read(tmp_path / "theory.json")
+    data = results.read(tmp_path / "paper-theory.json")
     assert data == results.read(tmp_path / "x" / "t.json")
     assert data["name"] == "paper-theory"
     assert {row["claim"] for row in data["rows"]} <= set(CLAIMS)
@@ -403,12 +403,12 @@ def test_reproduce_runs_all_that_are_not_there_and_tells_of_those_that_fail(tmp_
     assert re.match(r"good: 1 rows, \d+ s\n", done.stdout)
     assert "bad: no power" in done.stderr
     assert "not done: bad; the same command goes on with them" in done.stderr
-    kept = (tmp_path / "good.json").stat().st_mtime_ns
+    kept = (tmp_path / "paper-good.json").stat().st_mtime_ns
     experiments["bad"] = Experiment(about="", calculate=one)
     again = run("reproduce", "all", "--out", str(tmp_path))
     assert again.exit_code == 0
     assert "good: is there already" in again.stdout
-    assert (tmp_path / "good.json").stat().st_mtime_ns == kept
+    assert (tmp_path / "paper-good.json").stat().st_mtime_ns == kept
     other = run("reproduce", "all", "--scale", "cpu", "--out", str(tmp_path))
     assert "already" not in other.stdout
 
@@ -416,7 +416,7 @@ def test_reproduce_runs_all_that_are_not_there_and_tells_of_those_that_fail(tmp_
 @pytest.mark.usefixtures("calculated")
 def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     done = run("reproduce", "theory", "--out", str(tmp_path), "--json", "-")
-    assert json.loads(done.output)["rows"] == results.read(tmp_path / "theory.json")["rows"]
+    assert json.loads(done.output)["rows"] == results.read(tmp_path / "paper-theory.json")["rows"]
 
 
 @pytest.mark.parametrize(

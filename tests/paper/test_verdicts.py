@@ -4,14 +4,17 @@ import copy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from torchcram.cli.main import app
 from torchcram.paper import verdicts
 from torchcram.paper.claims import CLAIMS
+from torchcram.paper.experiments import EXPERIMENTS
 from torchcram.paper.verdicts.verdict import figure, spread
 from torchcram.tasks import srcd
 from torchcram.training.recipes import configure
@@ -215,3 +218,38 @@ def test_nothing_but_python_is_needed():
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True)
+
+
+def test_what_is_calculated_from_the_papers_own_figures_says_nothing_of_runs(results, judged, tmp_path, monkeypatch):
+    """Rows as the command writes them today, beside those that are kept."""
+    untrained = {name: replace(each, train=lambda _: iter(())) for name, each in EXPERIMENTS.items()}
+    monkeypatch.setattr("torchcram.cli.reproduce.EXPERIMENTS", untrained)
+    for name in ("phase", "practice"):
+        done = CliRunner().invoke(app, ["reproduce", name, "--scale", "ci", "--out", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+    again = verdicts.judge({**results, **verdicts.read(tmp_path)})
+    for name in ("phase/step", "phase/fall", "practice/gamma", "practice/rickard"):
+        assert again[name].status == judged[name].status, name
+        assert again[name].why == judged[name].why, name
+
+
+def _judged(claim, *rows):
+    rows = [{"what": "x", "claim": claim, "printed": CLAIMS[claim].value, "scale": "gpu", **row} for row in rows]
+    return verdicts.judge({"paper-phase": {"rows": rows, "command": "torchcram reproduce phase --scale gpu"}})[claim]
+
+
+def test_runs_that_differ_wildly_agree_with_nothing():
+    printed = CLAIMS["phase/step"].value
+    assert _judged("phase/step", {"model": "a", "measured": 1.05 * printed, "sd": 1.0, "runs": 3}).status == "holds"
+    wild = _judged("phase/step", {"model": "a", "measured": 1.5 * printed, "sd": 2 * printed, "runs": 3})
+    assert wild.status == "does not hold"
+
+
+def test_a_model_in_which_it_did_not_happen_counts():
+    found = _judged(
+        "phase/step",
+        {"model": "a", "measured": CLAIMS["phase/step"].value},
+        {"model": "b", "what": "no fall", "measured": None},
+    )
+    assert found.status == "holds differently"
+    assert "b: none" in found.measured

@@ -82,6 +82,7 @@ def _watch(
             event.count // _STEPS,
         )
         for event in events
+        if not event.is_user_annotation  # they cover kernels that count by themselves
     )
     return [work for work in spent if work.microseconds > 0]
 

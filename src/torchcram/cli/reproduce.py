@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from torchcram.paper.runs import StoppedError
 from torchcram.paper.setup import SIZES, Scale, Setup
 from torchcram.results import Row
 from torchcram.strict import check_choice, reject
+
+_CALCULATED = "calculated_at"  # the scale, of a row that nothing was trained for
 
 ALL = "all"
 """Every experiment, small enough at `ci` for twelve minutes on two cores."""
@@ -65,7 +68,7 @@ def _run_all(setup: Setup) -> bool:
     """One after the other; one that fails does not keep the others from being run."""
     left = []
     for name in EXPERIMENTS:
-        if _is_there(setup.out / f"{name}.json", setup.scale):
+        if _is_there(name, setup):
             print(f"{name}: is there already", flush=True)
             continue
         begin = time.monotonic()
@@ -88,17 +91,31 @@ def _run(name: str, setup: Setup, show: Callable[[Row], None], json: Path | None
     rows: list[Row] = []
     for row in EXPERIMENTS[name].run(setup):
         show(row)
-        rows.append({**row, "scale": setup.scale})
+        # Rows of what was trained have their scale, by which verdicts know them.
+        rows.append(row if "scale" in row else {**row, _CALCULATED: setup.scale})
     # Of what is calculated, draws have a seed of 0 each.
     seeds = range(max([1, *(each.seeds for each in EXPERIMENTS[name].wanted(setup.size))]))
-    for path in (setup.out / f"{name}.json", *([] if json is None else [json])):
+    for path in (_file(name, setup), *([] if json is None else [json])):
         results.write(path, name=f"paper-{name}", rows=rows, seeds=seeds, machine=machine(setup.size.device))
     return len(rows)
 
 
-def _is_there(path: Path, scale: Scale) -> bool:
-    """Whether a file holds all rows of an experiment; files are written whole."""
-    return path.is_file() and all(row.get("scale") == scale for row in results.read(path)["rows"])
+def _file(name: str, setup: Setup) -> Path:
+    """By the name that `torchcram paper` looks for."""
+    return setup.out / f"paper-{name}.json"
+
+
+def _is_there(name: str, setup: Setup) -> bool:
+    """Whether a file holds all rows of an experiment, made from the same data; files are written whole."""
+    path = _file(name, setup)
+    if not path.is_file():
+        return False
+    found = results.read(path)
+    used = {each: where for each, where in setup.data.items() if each in EXPERIMENTS[name].data}
+    given = shlex.split(found["command"])
+    return all(row.get("scale", row.get(_CALCULATED)) == setup.scale for row in found["rows"]) and all(
+        f"{each}={where}" in given for each, where in used.items()
+    )
 
 
 def _paths(given: Sequence[str]) -> dict[str, Path]:

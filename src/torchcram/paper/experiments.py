@@ -37,6 +37,8 @@ class Experiment:
     """What it trains."""
     train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
     """Train, and tell what came of it."""
+    data: tuple[str, ...] = ()
+    """Data of others that it uses if it is given them, by name."""
 
     def run(self, setup: Setup) -> Iterator[Row]:
         """All rows, those that are soon there first."""
@@ -81,10 +83,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         about="quality against reads and against time, of CRAM and others along what trades them; text with --data",
         wanted=frontier.wanted,
         train=frontier.run,
+        data=("text", "text-held-out"),
     ),
     "transfer": Experiment(
         about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
         wanted=transfer.wanted,
         train=transfer.run,
+        data=("p12", "wearable"),
     ),
 }

@@ -83,7 +83,8 @@ def grouped(asked: Counts, read: Counts, *, exact: int = 200, growth: float = 0.
     """Steps put together where there are many, and the first step of each group: fits take minutes instead of hours.
 
     The first `exact` stay as they are; after that a group is as long as `growth` of the steps before it, and k in it is
-    that of its beginning, which is less than it could be by no more than that share.
+    that of its beginning. For a pattern that is asked for throughout, that is less than it could be by no more than
+    that share; for one that begins late and often, by more.
     """
     starts, at = list(range(min(exact, len(asked)))), float(exact)
     while at < len(asked):

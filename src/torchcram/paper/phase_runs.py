@@ -118,6 +118,9 @@ def _fits(runs: Sequence[Trained], draws: int) -> Iterator[Row]:
         return
     for law, fit in FITS.items():
         found = fit(steps, mean)
+        if found.before - found.after < _LEAST_FALL:  # they rose
+            yield {"what": "no fall", **about, "measured": None, "first": found.before, "last": found.after}
+            continue
         limits = intervals(law, steps, reads, draws=draws)
         yield {
             "what": f"{law} in reads over training",
@@ -138,8 +141,8 @@ def _fits(runs: Sequence[Trained], draws: int) -> Iterator[Row]:
 def moves(setting: str, runs: Sequence[Trained]) -> Row:
     """How the centre of the fall moves with a setting: a straight line, with its 95 % interval if runs are enough.
 
-    Against the end of the temperature's fall, in steps for each step: 1 if the one makes the other, as where the paper
-    has both at step 3000. Against the others, in steps for each doubling.
+    Against how long the temperature falls, both counted from release, in steps for each step: 1 if the one makes the
+    other, as where the paper has both at step 3000. Against the others, in steps for each doubling.
     """
     cooling = setting == "consolidation.cooling"
     at, centres, after = [], [], []
@@ -147,8 +150,8 @@ def moves(setting: str, runs: Sequence[Trained]) -> Row:
         found, end = fall(run), cooled_at(run)
         if found is None or end is None or run.released_at is None:
             continue
-        at.append(float(end) if cooling else math.log2(_value(run, setting)))
-        centres.append(found.centre)
+        at.append(float(end - run.released_at) if cooling else math.log2(_value(run, setting)))
+        centres.append(found.centre - run.released_at if cooling else found.centre)
         after.append(found.centre - run.released_at)
     row: Row = {
         "what": f"fall against {MOVED[setting]}",

@@ -48,8 +48,9 @@ def run(setup: Setup) -> Iterator[Row]:
             if data is None:
                 yield measured(setup, {"what": "never released", "claim": "practice/law", **common})
                 continue
+            heard: Row = {**common, "seeds": len(np.unique(data.seed))}  # of runs that were released
             for row in _rows(data, setup.size):
-                yield measured(setup, {**row, **common})
+                yield measured(setup, {**row, **heard})
         for row in _clocks(runs):
             yield measured(setup, {**row, "model": name, "task": runs[0].config.task, "seeds": len(runs)})
 

@@ -105,7 +105,10 @@ def train(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
     Settings that cannot be trained are told before the first run begins. A run that fails does not stop the others.
     """
     jobs = {each.name: each.jobs(setup.size, setup.out) for each in wanted}
-    every = {job.folder: job for mine in jobs.values() for job in mine}
+    every: dict[Path, Job] = {}
+    for job in (job for mine in jobs.values() for job in mine):
+        if every.setdefault(job.folder, job).varied != job.varied:
+            raise ValueError(f"two runs with different settings would share the folder {job.folder}")
     for job in every.values():
         job.check()
     sweep = Sweep(list(every.values()), workers=setup.size.workers, device=setup.size.device, rows=setup.size.rows)

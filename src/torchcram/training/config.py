@@ -54,7 +54,7 @@ class StartConfig(StrictConfig):
     """Folder of a run whose layers it begins with, by its newest checkpoint; inputs and heads are new. Empty: none."""
     frozen: tuple[str, ...] = ()
     """Parts of those layers that learn no more: modules of a layer by name (`semantic`, `router`, `quality`, …), or
-    `layers`, all of them."""
+    `layers`, all of them. Their parameters stay; running means, such as those of reads, go on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.run, str):
@@ -124,6 +124,8 @@ class RunConfig(StrictConfig):
         check_integer("keep", self.keep, 1)
         for step in self.save_at:
             check_integer("save_at", step, 0)
+            if step > self.steps:
+                reject("save_at", step, f"at most {self.steps}, the number of steps")
         check_flag("bf16", self.bf16)
         check_flag("compile", self.compile)
         check_flag("graphs", self.graphs)

@@ -178,8 +178,8 @@ class Trainer:
                 )
                 spent, since = 0.0, self.step
             self.seconds = time.perf_counter() - begun
-            due = self.step % c.save_every == 0 or self.step in c.save_at
-            if checkpoints is not None and not bad and due and self.step < c.steps:
+            due = (self.step % c.save_every == 0 and not bad) or self.step in c.save_at  # a bad step changed nothing
+            if checkpoints is not None and due and self.step < c.steps:
                 self.save(checkpoints)
         if checkpoints is not None:
             self.save(checkpoints)

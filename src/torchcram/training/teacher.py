@@ -49,7 +49,7 @@ def kept(trainer: Trainer, checkpoints: Path, routed: dict[str, float], *, seed:
     None if no gate has released reads: then nothing was promised.
     """
     config, released = trainer.config, trainer.consolidator.released_at
-    if released is None or config.consolidation.schedule == "paper":
+    if released is None or config.consolidation.schedule == "paper" or config.consolidation.release is not None:
         return None
     dense = trainer.evaluate(trainer.consolidator.dense(), seed=seed, rows=rows).losses
     saved = checkpoint.newest(checkpoints / _FOLDER, trainer.say, trainer.world)

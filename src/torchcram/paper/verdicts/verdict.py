@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -115,7 +115,7 @@ def of_runs(claim: Claim, results: Results) -> Verdict | None:
     says nothing.
     """
     trained = [(file, row) for file, row in about(claim, results) if "scale" in row or row.get("seed") is not None]
-    return _of_rows(claim, trained)
+    return _of_rows(claim, trained)  # what is calculated from the paper's own figures has no scale
 
 
 def of_numbers(claim: Claim, results: Results) -> Verdict | None:
@@ -136,6 +136,9 @@ def _of_rows(claim: Claim, found: Sequence[tuple[str, Row]]) -> Verdict | None:
         models.setdefault(str(row.get("model") or ""), []).append(row)
     agree = {model: _agrees(claim, mine) for model, mine in models.items()}
     told = [f"{model}: {_told(claim, mine)}" if model else _told(claim, mine) for model, mine in models.items()]
+    for model in _without(found, models):
+        agree[model] = False
+        told.append(f"{model}: none")
     more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
     against = [model for model, agrees in agree.items() if not agrees]
     mixed = f"; not with {', '.join(against[:_SHOWN])}" if against and len(against) < len(agree) else ""
@@ -145,6 +148,12 @@ def _of_rows(claim: Claim, found: Sequence[tuple[str, Row]]) -> Verdict | None:
         why=f"{what or ''}{mixed}",
         files=tuple(dict.fromkeys(file for file, _ in chosen)),
     )
+
+
+def _without(found: Sequence[tuple[str, Row]], models: Container[str]) -> list[str]:
+    """Models of which there was nothing to measure: what the claim is about did not happen."""
+    missing = [row for _, row in found if "caveat" not in row and row.get("measured", 0) is None and row.get("model")]
+    return [model for model in dict.fromkeys(str(row["model"]) for row in missing) if model not in models]
 
 
 _SHOWN = 3  # models that are told of
@@ -163,11 +172,13 @@ def _told(claim: Claim, mine: Sequence[Row]) -> str:
 
 
 def _agrees(claim: Claim, mine: Sequence[Row]) -> bool:
-    """Whether a model has the printed number: but for a tenth of it, or two standard deviations."""
+    """Whether a model has the printed number: but for a tenth of it, or two standard errors, at most twice that."""
     values, row = [float(row["measured"]) for row in mine], mine[0]
     deviation = statistics.stdev(values) if len(values) > 1 else float(row.get("sd") or 0.0)
+    count = len(values) if len(values) > 1 else int(row.get("runs") or 1)
     low, high = _printed(claim)
-    slack = max(2 * deviation, _slack(claim, low, high))
+    usual = _slack(claim, low, high)
+    slack = max(usual, min(2 * deviation / math.sqrt(count), 2 * usual))  # runs that differ wildly agree with nothing
     return low - slack <= statistics.fmean(values) <= high + slack
 
 
