@@ -71,10 +71,11 @@ def _columns(name: str, runs: Sequence[Trained]) -> Iterator[Row]:
                 "measured": gamma(data),
             }
     # The claim is about the paper's ablations, not about the whole model or what we take away besides.
-    told: Row = {"claim": "ablation/plateau", "printed": CLAIMS["ablation/plateau"].value}
+    printed: Row = {"printed": CLAIMS["ablation/plateau"].value} if row is not None and name != "full" else {}
     yield {
         "what": "reads at the end",
-        **(told if row is not None and name != "full" else {}),
+        "claim": "ablation/plateau",
+        **printed,
         **summary([whole(each)["reads"] for each in runs]),  # type: ignore[misc]
         "runs": len(runs),
     }

@@ -33,7 +33,23 @@ def run(setup: Setup) -> Iterator[Row]:
         files = tuple(
             f"task.{field}={setup.data[name]}" for field, name in zip(("train", "held_out"), TEXT, strict=True)
         )
-        yield from _curves(setup, "text", prices.wanted(MODELS, setup.size, "text", files))
+        yield from _curves(setup, "text", _possible(setup, prices.wanted(MODELS, setup.size, "text", files)))
+
+
+def _possible(setup: Setup, curves: Mapping[str, Sequence[Wanted]]) -> dict[str, Sequence[Wanted]]:
+    """Those of models that can be made as small as CRAM; of the others it is said that they are left out."""
+    found = {}
+    for model, places in curves.items():
+        (job, *_) = places[0].jobs(setup.size, setup.out)
+        try:
+            job.check()
+        except ValueError as error:
+            if model == "cram":
+                raise
+            setup.say(f"{model} is left out: {error}")
+        else:
+            found[model] = places
+    return found
 
 
 def _curves(setup: Setup, task: str, curves: Mapping[str, Sequence[Wanted]]) -> Iterator[Row]:
