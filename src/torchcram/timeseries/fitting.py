@@ -197,8 +197,7 @@ class Fitting:
 
     def _step(self, pieces: _Pieces, samples: Array) -> float:
         c, step = self.config, self.consolidator.steps
-        for group in self.optimizer.param_groups:
-            group["lr"] = optimizer.rate(self.optimizing, step, self.steps) * group["scale"]
+        optimizer.set_rate(self.optimizer, optimizer.rate(self.optimizing, step, self.steps))
         self.network.train()
         batch = pad(pieces.series, samples, unit=self.unit, begins=pieces.begins, device=self.device)
         if self._summaries is not None:
