@@ -434,14 +434,11 @@ def baselines(
     """Write the page that compares CRAM with other models, from result files."""
     from torchcram import results
     from torchcram.cli.errors import told
-    from torchcram.files import replacing
+    from torchcram.report import save
     from torchcram.report.baselines import page
 
     with told():
-        text = page(results.read(srcd), results.read(mqar))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        save(out, page(results.read(srcd), results.read(mqar)))
 
 
 @app.command()
@@ -470,14 +467,11 @@ def redundancy(
     """Write the document about redundant attention, from result files."""
     from torchcram import results
     from torchcram.cli.errors import told
-    from torchcram.files import replacing
+    from torchcram.report import save
     from torchcram.report.redundancy_document import page
 
     with told():
-        text = page(results.read(pretrained), results.read(training))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        save(out, page(results.read(pretrained), results.read(training)))
 
 
 @app.command()
@@ -492,14 +486,12 @@ def performance(
     """Write the page about speed, from the result files of benchmarks that are there."""
     from torchcram import results
     from torchcram.cli.errors import told
-    from torchcram.files import replacing
+    from torchcram.report import save
     from torchcram.report.performance import NAMES, page, picture
 
     with told():
         paths = {name: folder / f"{file}.json" for name, file in NAMES.items()}
         files = {name: results.read(path) for name, path in paths.items() if path.is_file()}
         image = out.parent / "images" / "performance.svg"
-        image.parent.mkdir(parents=True, exist_ok=True)
-        for path, text in ((out, page(files)), (image, picture(files))):
-            with replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        save(out, page(files))
+        save(image, picture(files))
