@@ -19,8 +19,10 @@ def cram(preset: str) -> CramConfig:
 def test_baselines_have_as_many_parameters(name, preset):
     like = cram(preset)
     config = baseline(name, like)
-    assert parameters(config) == pytest.approx(parameters(like), rel=0.003)
-    assert config.block.feed_forward % 8 == 0 or config.block.width < 128, "a size that GPUs are made for"
+    wide = config.block.width >= 512
+    assert parameters(config) == pytest.approx(parameters(like), rel=0.01 if wide else 0.003)
+    together = 64 if wide else 8
+    assert config.block.feed_forward % together == 0 or config.block.width < 128, "a size that GPUs are made for"
     assert (config.layers, config.block.width) == (like.layers, like.block.width)
     assert (config.inputs, config.outputs) == (like.inputs, like.outputs)
 

@@ -37,7 +37,7 @@ def episodic_read(
     target: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     times = _Times.of(rows, row_time, target, events)
-    pairs = _pairs(times)
+    pairs = readable_pairs(times.at, times.written, times.expires)
     if query.shape[1] == 0 or key.shape[1] == 0:
         return query * 0.0, query.new_zeros(key.shape[:2], dtype=torch.float32), pairs
     tensors = (x.contiguous() for x in (query, key, value, strength.float(), recency.float()))
@@ -218,10 +218,17 @@ def _stretches(times: _Times, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     )
 
 
-def _pairs(times: _Times) -> Tensor:
+# Not for the compiler: it fails on a search that ends in a sum (PyTorch 2.11).
+@torch.library.custom_op("torchcram::readable_pairs", mutates_args=())
+def readable_pairs(at: Tensor, written: Tensor, expires: Tensor) -> Tensor:
     """[B]: by how many rows each event can be read, summed: those after it was written, less those after it expired."""
-    after, gone = (torch.searchsorted(times.at, x, right=True) for x in (times.written, times.expires))
+    after, gone = (torch.searchsorted(at, x, right=True) for x in (written, expires))
     return (gone - after).clamp_min(0).sum(1)
+
+
+@readable_pairs.register_fake
+def _(at: Tensor, written: Tensor, expires: Tensor) -> Tensor:
+    return at.new_empty(len(at), dtype=torch.int64)
 
 
 class _Tiles(NamedTuple):
