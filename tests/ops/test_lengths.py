@@ -11,6 +11,18 @@ def chosen(*counts, length=100):
     return torch.stack([torch.randperm(length) < count for count in counts])
 
 
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_few_have_room_as_well(count):
+    lengths = Lengths()
+    for _ in range(2):
+        with lengths.kept():
+            call = kept()
+            room = call.room("rows", most=100, usual=25)
+            call.need("rows", torch.tensor(count))
+        assert lengths.fit(lengths.needed.tolist())
+    assert room == 16
+
+
 @pytest.mark.parametrize("room", [0, 3, 40, 100])
 def test_forms_agree_with_any_room(room):
     torch.manual_seed(room)
@@ -54,12 +66,22 @@ def test_what_does_not_fit_is_noticed_and_then_has_room():
 def test_room_that_is_not_needed_is_given_up_in_time():
     lengths = Lengths()
     rooms = []
-    for count in [80] + 130 * [5]:
+    for count in [90] + 130 * [5]:
         with lengths.kept():
             rooms.append(compact(chosen(count)).at.shape[1])
         lengths.fit(lengths.needed.tolist())
     assert rooms[0] == rooms[64] == 100, "one of the last 64 needed it, and no list is longer than the sequence"
     assert rooms[65:] == [100] * (128 - 65) + [16] * 3
+
+
+def test_lists_whose_length_is_dear_become_shorter_by_half_or_not_at_all():
+    lengths = Lengths(steady=True)
+    rooms = []
+    for count in 64 * [80] + 64 * [60] + 65 * [30]:
+        with lengths.kept():
+            rooms.append(compact(chosen(count)).at.shape[1])
+        assert lengths.fit(lengths.needed.tolist())
+    assert rooms == [96] * 192 + [48]
 
 
 def test_kinds_of_calls_and_lists_of_a_call_are_kept_apart():
@@ -89,7 +111,7 @@ def test_room_that_is_asked_for_by_name():
             rooms.append(call.room("rows", most=100, usual=25))
             call.need("rows", torch.tensor(count))
         rooms.append(lengths.fit(lengths.needed.tolist()))
-    assert rooms == [25, True, 16, False, 80, True], "what was guessed is set right by the first call"
+    assert rooms == [25, True, 16, False, 64, True], "what was guessed is set right by the first call"
     assert kept() is None
     with lengths.kept():
         assert kept().room("rows", most=40, usual=25) == 40, "no list is longer than its sequence"

@@ -50,6 +50,24 @@ def test_fast_forms_equal_reference(assert_forms_agree, name, length):
         )
 
 
+@pytest.mark.parametrize("name", [name for name in PATTERNS if name != "none"])  # which has no gradients
+@pytest.mark.parametrize("room", [None, 3, 20])
+def test_compiled_code_fetches_the_same_there_and_back(assert_forms_agree, name, room):
+    chosen = pattern(name, 3, 9)
+    rows = fast.compact(chosen, room)
+    x = torch.randn(3, 9, 2, dtype=torch.float64, requires_grad=True)
+    values = torch.randn(*rows.at.shape, 2, dtype=torch.float64, requires_grad=True)
+
+    def there_and_back(form):
+        def run(a, b):
+            return form.gather_rows(a, rows).sum(1), form.add_rows(a, b, rows), form.scatter_rows(b, rows, 9)
+
+        return run
+
+    compiled = torch.compile(there_and_back(fast), fullgraph=True, backend="aot_eager")
+    assert_forms_agree(compiled, there_and_back(reference), x, values, seed=9)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)], ids=str)
 def test_nothing_to_choose_from(shape):
     chosen = torch.zeros(shape, dtype=torch.bool)

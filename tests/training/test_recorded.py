@@ -13,6 +13,7 @@ from torchcram.tasks import Srcd
 from torchcram.training import optimizer, recorded
 from torchcram.training.config import OptimizerConfig, RunConfig
 from torchcram.training.loop import Trainer
+from torchcram.training.recipes import configure
 
 SETTINGS = {"length": 64, "novel_keys": 16, "values": 4, "patterns": 8}
 
@@ -54,6 +55,23 @@ def test_replayed_steps_give_the_losses_of_plain_ones(changes):
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if changes.get("bf16") else 1e-3)
     assert runs[1].stepper.recorder._recordings
     assert runs[1]._executed() == pytest.approx(runs[0]._executed(), rel=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["cram", "transformer", "mamba", "jamba", "seqboat", "entropy"])
+@pytest.mark.parametrize("task", ["mqar", "text"])
+def test_steps_of_every_task_and_model_are_recorded(task, kind, tmp_path):
+    settings = {"length": 64, "pairs": 4, "vocabulary": 64} if task == "mqar" else {"length": 64}
+    if task == "text":
+        (tmp_path / "text").write_text("so it goes, and so it went. " * 40, encoding="utf-8")
+        settings |= {"train": str(tmp_path / "text"), "held_out": str(tmp_path / "text")}
+    config = configure(task, "tiny", settings=settings, changes={"batch": 4, "steps": 20}, name=kind)
+    told = []
+    run = Trainer(config, "cuda", told.append)
+    losses = steps(run, 8)
+    assert all(map(math.isfinite, losses))
+    assert told == []
+    assert run.stepper.recorder._recordings
 
 
 @pytest.mark.gpu

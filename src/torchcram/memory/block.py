@@ -187,7 +187,8 @@ class Block(nn.Module):
         state = self.initial_state(x.shape[0]) if state is None else state
         x = timeline.clean(x)
         u = narrow(self.norm_memory(x))
-        context, h, working_state = self.working(u, timeline, state.working)
+        h, working_state = self.working.advance(u, timeline, state.working)
+        context, from_working = self._of_working(h)
         surprise, prediction = self._surprise(u, h, timeline, state.prediction)
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
@@ -203,7 +204,8 @@ class Block(nn.Module):
             guidance = self._consult(self.index, seen, taps, timeline, state.index, policy, noise, keep=keep_state)
         store: Store | Slots | None = None
         if self.episodic is not None and state.episodic is not None and to_priority is not None:
-            offered = seen, h, self.episodic.priority_of(to_priority, h), timeline, state.episodic
+            assert from_working is not None
+            offered = seen, h, (to_priority + from_working).squeeze(-1), timeline, state.episodic
             if in_place:
                 store = Slots.open(self.episodic, *offered)
             else:
@@ -396,6 +398,14 @@ class Block(nn.Module):
             found = iter(((semantic(u),) if semantic is not None else ()) + rest)
         active, to_router, to_priority = (None if each is None else next(found) for each in maps)
         return None if active is None else nn.functional.relu(active), to_router, to_priority
+
+    def _of_working(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What h brings to the residual stream [B, N, D], and to the priority of a write [B, N, 1]; one product."""
+        outward = Map(self.working.outward.weight)
+        if self.episodic is None:
+            return outward(h), None
+        context, priority = side_by_side(h, outward, self.episodic.of_working)
+        return context, priority
 
     def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and what to predict the next from."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torchcram.config import EpisodicConfig
 from torchcram.memory.contradiction import Pointer
-from torchcram.memory.joint import Map, dot
+from torchcram.memory.joint import Map
 from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
@@ -121,9 +121,14 @@ class EpisodicMemory(nn.Module):
         """The part of the priority's map that sees the token."""
         return Map(self.priority.weight[:, : self.mix.shape[1]], self.priority.bias)
 
+    @property
+    def of_working(self) -> Map:
+        """The part that sees working memory."""
+        return Map(self.priority.weight[:, self.mix.shape[1] :])
+
     def priority_of(self, token: Tensor, h: Tensor) -> Tensor:
         """w [B, N] from what `of_token` made of the tokens [B, N, 1], and h [B, N, D]."""
-        return (token + dot(h, self.priority.weight[0, h.shape[-1] :])).squeeze(-1)
+        return (token + self.of_working(h)).squeeze(-1)
 
     def write(
         self,
@@ -184,10 +189,12 @@ class EpisodicMemory(nn.Module):
         picked = self.pick(written, readers, keep=keep, room=room)
         if picked.rows is None:
             askers, events = (gather_rows(u, rows), gather_rows(h, rows)), (u, h)
+        elif torch.compiler.is_compiling():
+            askers, events = ((gather_rows(u, each), gather_rows(h, each)) for each in (rows, picked.rows))
         else:
             # Both at once: each tensor that is gathered from has to be filled with gradients once only.
             count = rows.at.shape[1]
-            both = Rows(*(torch.cat(parts, dim=1) for parts in zip(rows, picked.rows, strict=True)))
+            both = Rows(*(torch.cat(parts, dim=1) for parts in zip(rows[:2], picked.rows[:2], strict=True)))
             found = gather_rows(u, both), gather_rows(h, both)
             askers, events = (found[0][:, :count], found[1][:, :count]), (found[0][:, count:], found[1][:, count:])
         listed = self.list(*events, picked, written, state)

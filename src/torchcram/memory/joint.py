@@ -44,8 +44,21 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     return found[:-1] if short else found
 
 
-def dot(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., D] · weight [D]: [..., 1]."""
-    if torch.compiler.is_compiling():  # which takes this together with whatever else is done to x
-        return (wide(x) * weight).sum(-1, keepdim=True).to(x.dtype)
-    return nn.functional.linear(x, weight.unsqueeze(0))
+def few(x: Tensor, map: Map) -> Tensor:
+    """What a map to a few numbers makes of x [..., D]: [..., C].
+
+    Compiled, it goes with whatever else is done to x: products with so narrow a matrix are slow, and their gradients
+    are wide.
+    """
+    if not torch.compiler.is_compiling():
+        return map(x)
+    out = (wide(x).unsqueeze(-2) * map.weight).sum(-1)
+    return (out if map.bias is None else out + map.bias).to(x.dtype)
+
+
+def of_few(numbers: tuple[Tensor, ...], weight: Tensor, onto: Tensor) -> Tensor:
+    """onto [..., C] with what a map of weight [C, D] makes of D numbers [...] each; compiled as in `few`."""
+    if not torch.compiler.is_compiling():
+        return nn.functional.linear(torch.stack(numbers, dim=-1).to(onto.dtype), weight) + onto
+    added = (number.unsqueeze(-1) * each for number, each in zip(numbers, weight.unbind(1), strict=True))
+    return sum(added, start=wide(onto)).to(onto.dtype)

@@ -40,7 +40,12 @@ class WorkingMemory(nn.Module):
         return Map(scale.unsqueeze(1) * self.inward.weight, scale * self.inward.bias)
 
     def forward(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D].
+        """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D]."""
+        h, state = self.advance(u, timeline, state)
+        return self.outward(h), h, state
+
+    def advance(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The same without the output, for those who multiply h by other weights too.
 
         The state is kept in float32 at least: what comes in slowly would be lost in less.
         """
@@ -64,4 +69,4 @@ class WorkingMemory(nn.Module):
             start, drive = into.chunk(2, dim=-1)
             gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap.unsqueeze(-1)))
             h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
-        return self.outward(h), h, state
+        return h, state

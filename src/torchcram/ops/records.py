@@ -12,11 +12,14 @@ KNOWN = 8.0
 
 
 class Rows(NamedTuple):
-    """Chosen positions of each sequence, in order, padded to the longest list: both [B, R]."""
+    """Chosen positions of each sequence, in order, padded to the longest list."""
 
     at: Tensor
-    """Position of each row; 0 where `valid` is False."""
+    """[B, R]: position of each row; 0 where `valid` is False."""
     valid: Tensor
+    """[B, R]"""
+    place: Tensor | None = None
+    """[B, N]: the row of each position, R for those that are not chosen; None if nobody has told."""
 
 
 class Events(NamedTuple):

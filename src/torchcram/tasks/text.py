@@ -101,7 +101,9 @@ class Text:
 
     def scored(self, examples: Examples) -> dict[str, Tensor]:
         """All positions."""
-        return {"token": torch.tensor(examples.kind.numel(), device=examples.kind.device)}
+        return {
+            "token": torch.full((), examples.kind.numel(), device=examples.kind.device)
+        }  # recordable, unlike a copy
 
     def counts(self, predictions: Mapping[str, Tensor], examples: Examples) -> dict[str, Tensor]:
         """Positions, right answers and nats."""

@@ -46,7 +46,7 @@ class Stepper:
         self.optimizer = optimizer.build(model, config.optimizer, recordable=self.recorder is not None)
         self._clipped = optimizer.clipped_together(model)
         kept = on_gpu or config.compile if isinstance(model, Cram) else on_gpu and not config.compile
-        self.lengths = Lengths() if kept else None
+        self.lengths = Lengths(steady=config.compile) if kept else None
         """How long lists have been: on a GPU a step must not wait to learn it, and compiled layers have to know."""
         self._step = 0
         self._meanwhile: Callable[[], None] = lambda: None

@@ -31,7 +31,12 @@ class Lengths:
     the room for its lists by whoever calls it, who asks `Call.room` for it and says by `Call.need` what it took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, steady: bool = False) -> None:
+        """`steady`: for lists of which another length costs dearly, such as those of compiled code.
+
+        Then they become shorter only where half would do.
+        """
+        self.steady = steady
         self._kinds: dict[Hashable, dict[Hashable, _List]] = {}
         self._last: Call | None = None
 
@@ -39,7 +44,7 @@ class Lengths:
     def kept(self, kind: Hashable = None) -> Iterator[None]:
         """While open, lists have lengths that are known beforehand."""
         global _open
-        before, _open = _open, Call(self._kinds.setdefault(kind, {}))
+        before, _open = _open, Call(self._kinds.setdefault(kind, {}), self.steady)
         self._last = _open
         try:
             yield
@@ -103,6 +108,8 @@ class _List:
     room: int
     guessed: bool = False
     """Nobody has seen yet what is needed."""
+    steady: bool = False
+    """Whether it becomes shorter only by half or more."""
     recent: list[int] = field(default_factory=list)
 
     def fit(self, needed: int) -> bool:
@@ -112,26 +119,28 @@ class _List:
             self.guessed = False
             self.room, self.recent = self.roomy(needed), []
         elif len(self.recent) >= _OFTEN:
-            self.room, self.recent = min(self.room, self.roomy(max(self.recent))), []
+            enough, self.recent = self.roomy(max(self.recent)), []
+            if enough <= (self.room // 2 if self.steady else self.room):
+                self.room = enough
         return fits
 
     def roomy(self, needed: int) -> int:
-        """A quarter more, and one of few numbers, since every other length is another shape to compile for."""
-        wanted = needed + needed // 4 + 4
-        step = max(16, 1 << wanted.bit_length() - 3)
+        """An eighth more, and one of few numbers, since every other length is another shape to make."""
+        wanted = needed + needed // 8 + 4
+        step = max(16, 1 << max(0, wanted.bit_length() - 4))
         return min(self.most, -(-wanted // step) * step)
 
 
 class Call:
     """A call while its lists are made."""
 
-    def __init__(self, lists: dict[Hashable, _List]) -> None:
-        self.lists = lists
+    def __init__(self, lists: dict[Hashable, _List], steady: bool = False) -> None:
+        self.lists, self.steady = lists, steady
         self.counts: dict[Hashable, Tensor] = {}
 
     def room(self, name: str, most: int, usual: int) -> int:
         """How much room to give to lists of this name, of at most so many positions each; `usual`, at first."""
-        each = self.lists.setdefault(name, _List(most=most, room=min(most, usual), guessed=True))
+        each = self.lists.setdefault(name, _List(most=most, room=min(most, usual), guessed=True, steady=self.steady))
         each.most = most
         return min(each.room, most)
 
@@ -161,7 +170,7 @@ class Call:
         number, length = len(self.counts), chosen.shape[1]
         count = self.counts[number] = longest(chosen)
         if number not in self.lists:
-            each = self.lists[number] = _List(most=length, room=length)
+            each = self.lists[number] = _List(most=length, room=length, steady=self.steady)
             each.room = each.roomy(int(count))
         each = self.lists[number]
         each.most = length  # a list of what is in another has as many positions as that has room
