@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchcram.memory.joint import Map, few, joint, of_few, side_by_side
+from torchcram.memory.joint import Map, joint, side_by_side
 
 
 def test_parts_need_not_be_joined():
@@ -32,14 +32,3 @@ def test_several_maps_of_one_input_are_each_what_they_are(positions):
     torch.testing.assert_close(
         torch.autograd.grad(found.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs)
     )
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_maps_to_and_of_few_numbers_are_the_same_in_compiled_code(bias):
-    torch.manual_seed(0)
-    x, weight, onto = (torch.randn(*shape, dtype=torch.float64) for shape in ((3, 5, 7), (2, 7), (3, 5, 2)))
-    map = Map(weight, torch.randn(2, dtype=torch.float64) if bias else None)
-    for run in (lambda: few(x, map), lambda: of_few(x.unbind(-1), weight, onto)):
-        torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="eager")(), run())
-    torch.testing.assert_close(of_few(x.unbind(-1), weight, onto), onto + x @ weight.T)
-    torch.testing.assert_close(few(x, map), x @ weight.T + (map.bias if bias else 0))

@@ -65,7 +65,7 @@ def test_steps_of_every_task_and_model_are_recorded(task, kind, tmp_path):
     if task == "text":
         (tmp_path / "text").write_text("so it goes, and so it went. " * 40, encoding="utf-8")
         settings |= {"train": str(tmp_path / "text"), "held_out": str(tmp_path / "text")}
-    config = configure(task, "tiny", settings=settings, changes={"batch": 4, "steps": 20}, name=kind)
+    config = configure(task, "small", settings=settings, changes={"batch": 4, "steps": 20}, name=kind)
     told = []
     run = Trainer(config, "cuda", told.append)
     losses = steps(run, 8)

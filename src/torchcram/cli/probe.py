@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -87,22 +88,21 @@ def run(
             if (loaded.name, step) in {(row["model"], row.get("step")) for row in rows}:
                 raise ValueError(f"two models are named {loaded.name}; results are told apart by it")
             with _room(device, "for this; use a smaller --batch or --window"):
-                firsts = [_first(loaded, *each, tested_tokens, batch, device, say) for each in parts.first.items()]
-                found = [
-                    *(_about(loaded, parts.train, *each, tf32 and device != "cpu") for each in parts.held.items()),
-                    *firsts,
-                    *redundancy.run(loaded, parts.train, parts.held, config, device=device, say=say),
-                ]
-            rows += [
-                _rounded(row if step is None else {**row, "step": step})
-                for row in found
-                if step == stages[-1] or row["what"] not in _OF_THE_LAST
-            ]
-            # What was found so far is there even if the rest is never reached.
-            out.mkdir(parents=True, exist_ok=True)
-            names = dict.fromkeys(str(row["model"]).rpartition("/")[2] for row in rows)
-            called = f"redundancy-{'-'.join(names) if at is None else 'training'}"
-            results.write(out / "redundancy.json", name=called, rows=rows, seeds=[seed], machine=machine(device))
+                firsts = {
+                    each: _first(loaded, each, some, tested_tokens, batch, device, say)
+                    for each, some in parts.first.items()
+                }
+                found = redundancy.run(loaded, parts.train, parts.held, config, device=device, say=say)
+                for judged_on, of_text in itertools.groupby(found, key=lambda row: str(row["text"])):
+                    about = _about(loaded, parts.train, judged_on, parts.held[judged_on], tf32 and device != "cpu")
+                    of_it = [about, *(row for each, row in firsts.items() if each == judged_on), *of_text]
+                    rows += [
+                        _rounded(row if step is None else {**row, "step": step})
+                        for row in of_it
+                        if step == stages[-1] or row["what"] not in _OF_THE_LAST
+                    ]
+                    # What was found so far is there even if the rest is never reached.
+                    _write(out / "redundancy.json", rows, seed, device, over_training=at is not None)
     with replacing(out / "report.html") as temporary:
         temporary.write_text(report.page(results.read(out / "redundancy.json")), encoding="utf-8")
     for mine in report.parts(rows):
@@ -112,6 +112,14 @@ def run(
         console.print(_table(heads, lines))
         console.print(report.verdict(report.last(mine)), soft_wrap=True)
     say(f"{out / 'redundancy.json'}, {out / 'report.html'}")
+
+
+def _write(path: Path, rows: Sequence[Row], seed: int, device: str, *, over_training: bool) -> None:
+    """A result file of what was found so far."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = dict.fromkeys(str(row["model"]).rpartition("/")[2] for row in rows)
+    called = f"redundancy-{'training' if over_training else '-'.join(names)}"
+    results.write(path, name=called, rows=rows, seeds=[seed], machine=machine(device))
 
 
 def _steps(model: str, at: str) -> list[int]:

@@ -15,7 +15,7 @@ from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import KNOWN, Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
-from torchcram.ops.rows import longest
+from torchcram.ops.rows import longest, running_count
 
 
 class Written(NamedTuple):
@@ -356,7 +356,7 @@ def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
     """[B, N] bool: new events that a later reader finds before they expire [B, N]; with `keep`, those that stay too."""
     batch, length = readers.shape
     # The k-th reader is at place k, and where there is none, the end of the call; the last place takes all others.
-    count = readers.cumsum(1)
+    count = running_count(readers)
     here = torch.arange(length, device=readers.device).expand(batch, length)
     listed = torch.full((batch, length + 2), length, dtype=torch.int64, device=readers.device)
     following = listed.scatter(1, torch.where(readers, count - 1, length + 1), here).gather(1, count)

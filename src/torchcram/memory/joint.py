@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcram.memory.moments import wide
-
 _TOGETHER = 8  # columns: GPUs multiply matrices of other widths far more slowly
 
 
@@ -42,23 +40,3 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), torch.cat(biases))
     found = torch.split(out, sizes, dim=-1)
     return found[:-1] if short else found
-
-
-def few(x: Tensor, map: Map) -> Tensor:
-    """What a map to a few numbers makes of x [..., D]: [..., C].
-
-    Compiled, it goes with whatever else is done to x: products with so narrow a matrix are slow, and their gradients
-    are wide.
-    """
-    if not torch.compiler.is_compiling():
-        return map(x)
-    out = (wide(x).unsqueeze(-2) * map.weight).sum(-1)
-    return (out if map.bias is None else out + map.bias).to(x.dtype)
-
-
-def of_few(numbers: tuple[Tensor, ...], weight: Tensor, onto: Tensor) -> Tensor:
-    """onto [..., C] with what a map of weight [C, D] makes of D numbers [...] each; compiled as in `few`."""
-    if not torch.compiler.is_compiling():
-        return nn.functional.linear(torch.stack(numbers, dim=-1).to(onto.dtype), weight) + onto
-    added = (number.unsqueeze(-1) * each for number, each in zip(numbers, weight.unbind(1), strict=True))
-    return sum(added, start=wide(onto)).to(onto.dtype)

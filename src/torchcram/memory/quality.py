@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
-from torchcram.memory.joint import Map, few, joint
+from torchcram.memory.joint import Map, joint
 from torchcram.memory.moments import RunningMoments, wide
 
 
@@ -44,4 +44,5 @@ class QualityEstimator(nn.Module):
             hidden = of_token(u) + of_active(active.detach())
         else:
             hidden = joint(self.hidden, u, recalled.detach())
-        return few(nn.functional.relu(hidden), Map(self.score.weight, self.score.bias)).squeeze(-1)
+        estimate: Tensor = self.score(nn.functional.relu(hidden))
+        return estimate.squeeze(-1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcram.config import RouterConfig
 from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
-from torchcram.memory.joint import Map, few, of_few
+from torchcram.memory.joint import Map
 from torchcram.memory.utility import MOST, STEEP, WorthEstimator
 from torchcram.ops import gumbel, route
 
@@ -198,12 +198,12 @@ class Router(nn.Module):
         self, token: Tensor | None, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor
     ) -> Tensor:
         """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and the rest [B, N]."""
-        scalars = (log_gap, norm, self.heard(quality), uncertainty.log1p())
+        scalars = torch.stack([log_gap, norm, self.heard(quality), uncertainty.log1p()], dim=-1)
         if token is None:
-            hidden = self.hidden(torch.stack(scalars, dim=-1).to(self.hidden.weight.dtype))
+            hidden = self.hidden(scalars.to(self.hidden.weight.dtype))
         else:
-            hidden = of_few(scalars, self.hidden.weight[:, :_SCALARS], token)
-        logits = few(nn.functional.silu(hidden), Map(self.out.weight, self.out.bias))
+            hidden = nn.functional.linear(scalars.to(token.dtype), self.hidden.weight[:, :_SCALARS]) + token
+        logits: Tensor = self.out(nn.functional.silu(hidden))
         if self.config.sharpness and self.config.informed:
             lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
             logits = logits + lead.unsqueeze(-1) * self.direction

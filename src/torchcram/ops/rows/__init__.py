@@ -5,9 +5,21 @@ from torch import Tensor
 from torchcram.ops.dispatch import choose
 from torchcram.ops.records import Rows
 from torchcram.ops.rows import fast, reference
+from torchcram.ops.rows.counting import running_count
 from torchcram.ops.rows.lengths import Call, Lengths, compact_within, fixed, kept, longest
 
-__all__ = ["Call", "Lengths", "add_rows", "compact", "fixed", "gather_rows", "kept", "longest", "scatter_rows"]
+__all__ = [
+    "Call",
+    "Lengths",
+    "add_rows",
+    "compact",
+    "fixed",
+    "gather_rows",
+    "kept",
+    "longest",
+    "running_count",
+    "scatter_rows",
+]
 
 _COMPACT = {"reference": reference.compact, "fast": fast.compact}
 _GATHER = {"reference": reference.gather_rows, "fast": fast.gather_rows}

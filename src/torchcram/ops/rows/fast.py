@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torchcram.ops.records import Rows
+from torchcram.ops.rows.counting import running_count
 
 
 def compact(chosen: Tensor, room: int | None = None) -> Rows:
@@ -13,7 +14,7 @@ def compact(chosen: Tensor, room: int | None = None) -> Rows:
     count = chosen.sum(1, keepdim=True)
     longest = room if room is not None else int(count.max()) if chosen.numel() else 0
     # The k-th chosen position goes to place k; a spare place takes those not chosen, or beyond the room there is.
-    place = torch.where(chosen, chosen.cumsum(1) - 1, longest).clamp_max(longest)
+    place = torch.where(chosen, running_count(chosen) - 1, longest).clamp_max(longest)
     at = torch.zeros(batch, longest + 1, dtype=torch.int64, device=chosen.device)
     at.scatter_(1, place, torch.arange(length, device=chosen.device).expand(batch, length))
     valid = torch.arange(longest, device=chosen.device) < count

@@ -1,0 +1,20 @@
+"""How many were chosen so far, as an operator that compilers leave alone."""
+
+import torch
+from torch import Tensor
+
+
+def running_count(chosen: Tensor) -> Tensor:
+    """[B, N] int64: how many of chosen [B, N] bool there are up to each position, itself included."""
+    return _running_count(chosen) if torch.compiler.is_compiling() else chosen.cumsum(1)
+
+
+# PyTorch 2.11 fails to make code for sums along several long rows once more is done to them in the same kernel.
+@torch.library.custom_op("torchcram::running_count", mutates_args=())
+def _running_count(chosen: Tensor) -> Tensor:
+    return chosen.cumsum(1)
+
+
+@_running_count.register_fake
+def _(chosen: Tensor) -> Tensor:
+    return torch.empty_like(chosen, dtype=torch.int64)
