@@ -55,7 +55,7 @@ def expire(
     expires, admitted = torch.empty_like(order), torch.empty_like(mask)
     fate = mask, held_position, age, expires, admitted
     with on_device(rank):
-        _count[(batch, chunks)](rank, counts, held, total, CHUNK=chunk, BUCKETS=buckets, num_warps=4)
+        _count_ranks[(batch, chunks)](rank, counts, held, total, CHUNK=chunk, BUCKETS=buckets, num_warps=4)
         _find_bars[(batch, chunks)](
             order,
             counts,
@@ -93,7 +93,7 @@ def _(
 
 
 @triton.jit
-def _count(RANK, COUNTS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.constexpr):
+def _count_ranks(RANK, COUNTS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.constexpr):
     """How many events of a chunk are in each bucket of ranks; those held from before count as the first chunk's."""
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.minimum(held + (number + 1) * CHUNK, total)

@@ -1,7 +1,8 @@
 """The read's kernels: scores never leave the chip, and the backward pass recomputes them.
 
 Programs that have a tile of rows go through the events their list names, and programs that have a tile of events go
-through the rows that can read any of them. What a row cannot read scores `_HIDDEN`, which comes to a weight of exactly 0.
+through the rows that can read any of them. What a row cannot read scores `_HIDDEN`, so that its weight is
+exactly 0.
 """
 
 import triton
@@ -88,7 +89,7 @@ def _ordered(ORDER, FIRST, END, EVENT_TIME, STRENGTH, batch, total, place, insid
 
 
 @triton.jit
-def read_forward(
+def _read_forward(
     Q,
     K,
     V,
@@ -172,7 +173,7 @@ def _rows_of(first, end, part, parts, ROWS: tl.constexpr):
 
 
 @triton.jit
-def read_mass(
+def _read_mass(
     Q,
     K,
     STRENGTH,
@@ -233,7 +234,7 @@ def read_mass(
 
 
 @triton.jit
-def read_backward_rows(
+def _read_backward_rows(
     Q,
     K,
     V,
@@ -300,7 +301,7 @@ def read_backward_rows(
 
 
 @triton.jit
-def read_backward_events(
+def _read_backward_events(
     Q,
     K,
     V,

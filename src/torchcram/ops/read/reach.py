@@ -85,7 +85,7 @@ def lists(first: Tensor, end: Tensor, count: int, rows: int) -> Lists:
     events = first.new_empty(batch, groups, total, dtype=torch.int64)
     upto = first.new_empty(batch, tiles)
     with on_device(first):
-        _list[(batch, groups)](
+        _list_live[(batch, groups)](
             first, end, events, upto, count, total, tiles, ROWS=rows, TILES=together, CHUNK=chunk, num_warps=4
         )
     return Lists(events, upto, together)
@@ -139,7 +139,7 @@ def _arrange(KEY, ORDER, total, TILE: tl.constexpr, OTHERS: tl.constexpr):
 
 
 @triton.jit
-def _list(
+def _list_live(
     FIRST,
     END,
     EVENTS,

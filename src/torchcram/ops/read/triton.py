@@ -70,7 +70,7 @@ def read(
     end: Tensor,
     order: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What rows find [B, R, H, d], the log2 of their weights' sum [B, H, R], and events' mass by parts [B, parts, E]."""
+    """What rows find [B, R, H, d], the log2 of their weights' sum [B, H, R], and the mass of events [B, parts, E]."""
     batch, count, heads, size = q.shape
     total = k.shape[1]
     by_rows, of_mass = Tiles.of_rows(q), Tiles.of_mass(q)
@@ -83,12 +83,12 @@ def read(
     listed = lists(first, end, count, by_rows.rows)
     groups = listed.events.shape[1]
     with on_device(q):
-        kernels.read_forward[(batch * heads, listed.upto.shape[1])](
+        kernels._read_forward[(batch * heads, listed.upto.shape[1])](
             *(q, k, v, *given, listed.events, listed.upto, out, log_total, count, total, heads, groups, scale),
             TILES=listed.tiles,
             **by_rows.meta(q, target),
         )
-        kernels.read_mass[(batch, triton.cdiv(total, of_mass.events), parts)](
+        kernels._read_mass[(batch, triton.cdiv(total, of_mass.events), parts)](
             q, k, *given, first, end, order, log_total, mass, count, total, heads, scale, **of_mass.meta(q, target)
         )
     return out, log_total, mass
@@ -125,12 +125,12 @@ def read_backward(
     listed = lists(first, end, count, by_rows.rows)
     groups = listed.events.shape[1]
     with on_device(q):
-        kernels.read_backward_rows[(batch * heads, listed.upto.shape[1])](
+        kernels._read_backward_rows[(batch * heads, listed.upto.shape[1])](
             *(q, k, v, *given, listed.events, listed.upto, grad, totals, grad_q, count, total, heads, groups, scale),
             TILES=listed.tiles,
             **by_rows.meta(q, target),
         )
-        kernels.read_backward_events[(batch * heads, triton.cdiv(total, by_events.events), len(grads[0]))](
+        kernels._read_backward_events[(batch * heads, triton.cdiv(total, by_events.events), len(grads[0]))](
             q,
             k,
             v,
@@ -209,6 +209,8 @@ class Tiles(NamedTuple):
     events: int
     warps: int
     stages: int
+    registers: int | None = None
+    """Of a thread, at most: fewer for one program leave room for another."""
 
     @classmethod
     def of_rows(cls, query: Tensor) -> "Tiles":
@@ -262,10 +264,11 @@ class Tiles(NamedTuple):
             "PRECISION": precision,
             "num_warps": self.warps,
             "num_stages": self.stages,
+            "maxnreg": self.registers,
         }
 
 
-OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3)
+OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
 
 
 def width(size: int) -> int:
