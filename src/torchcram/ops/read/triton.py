@@ -200,7 +200,7 @@ read.register_autograd(_gradient, setup_context=_remember)
 
 
 class Tiles(NamedTuple):
-    """How a call is cut up: the fastest of those tried on an H200 with heads of 64.
+    """How a call is cut up; made for heads of 64, of which an H200 can run three programs or more at a time.
 
     Larger heads take smaller tiles: what is read in every stage must fit into a multiprocessor's memory.
     """
