@@ -136,6 +136,23 @@ def test_an_expert_that_does_not_learn_finds_the_same(steps):
     ],
 )
 def test_episodic_read(length, heads, size, held, slots, share, dtype):
+    check_read(length, heads, size, held, slots, share, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("many", "listed", "few"), [(1, 1, 1), (10_000, 1, 1 << 14), (10_000, 1 << 20, 1), (60, 3000, 1)]
+)
+@pytest.mark.parametrize(("length", "slots", "share"), [(300, 16, 0.3), (450, 40, 1.0), (280, None, 0.8)])
+def test_episodic_read_however_it_is_cut_up(length, slots, share, many, listed, few, dtype, monkeypatch):
+    """Rows in parts, one list for several tiles of rows, events in an order found by sorting; nothing pointed at."""
+    monkeypatch.setattr("torchcram.ops.read.triton._MANY", many)
+    monkeypatch.setattr("torchcram.ops.read.reach._LISTED", listed)
+    monkeypatch.setattr("torchcram.ops.read.reach._FEW", few)
+    check_read(length, 2, 16, 7, slots, share, dtype, pointed=False)
+
+
+def check_read(length, heads, size, held, slots, share, dtype, pointed=True):
     batch, total = 2, held + length
     generator = torch.Generator().manual_seed(length)
 
@@ -162,7 +179,7 @@ def test_episodic_read(length, heads, size, held, slots, share, dtype):
         torch.randint(-total, total, rows.at.shape, generator=generator).clamp_min(-1).to(DEVICE),
     ]
     floats = [normal(batch, rows.at.shape[1], heads, size), *(normal(batch, total, heads, size) for _ in range(2))]
-    compare(episodic_read, [*floats, normal(batch, total), 0.1 * normal(heads)], others, dtype)
+    compare(episodic_read, [*floats, normal(batch, total), 0.1 * normal(heads)], others[: 4 if pointed else 3], dtype)
 
 
 @pytest.mark.parametrize("size", [64, 300])
@@ -196,21 +213,16 @@ def test_hashed():
             assert hashed(key, rows, 0).shape == (5, 0)
 
 
-@pytest.mark.parametrize(("chunk", "long"), [(8, 16_384), (128, 16_384), (8, 64)])
+@pytest.mark.parametrize("chunk", [8, 128])
 @pytest.mark.parametrize("kind", ["random", "rising", "falling", "equal", "few"])
 @pytest.mark.parametrize(
     ("length", "held", "slots"),
     [(5, 0, 1), (60, 0, 7), (60, 9, 9), (70, 3, 40), (300, 20, 16), (41, 12, 52), (130, 0, 129), (600, 30, 33)],
 )
-def test_expiry(length, held, slots, kind, chunk, long, monkeypatch):
-    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals.
-
-    Rows above a length are looked at in sections.
-    """
+def test_expiry(length, held, slots, kind, chunk, monkeypatch):
+    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals."""
     module = importlib.import_module("torchcram.ops.expiry.triton")
-    monkeypatch.setattr(module, "_CHUNK", chunk)
-    monkeypatch.setattr(module, "_LONG", long)
-    monkeypatch.setattr(module, "_SECTION", 3)
+    monkeypatch.setattr(module, "_LEAST", chunk)
     monkeypatch.setattr(module, "_TILE", 128)
     generator = torch.Generator().manual_seed(length + slots)
     both = torch.randn(2, held + length, generator=generator)

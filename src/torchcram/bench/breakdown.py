@@ -19,7 +19,8 @@ KINDS = {
     "reads": r"_read",
     "working memory": r"_scan_|_euler_|torchcram::expert|decay_scan",
     "attention": r"flash|fmha|attention",
-    "choosing, listing and moving": r"_find_bars|_list_best|_leave|sort|gather|scatter|index|cumsum|argm|topk|nonzero",
+    "choosing, listing and moving": r"_reach|_arrange|_list_|_count_ranks|_find_bars|_sift|_leave|sort|gather|scatter|"
+    r"index|cumsum|argm|topk|nonzero",
     "optimizer": r"adam|multi_tensor",
     "products": r"gemm|nvjet|cutlass|xmma|splitk|mm$|mm_$|matmul|linear",
     "the rest": r"",

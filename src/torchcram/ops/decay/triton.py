@@ -1,8 +1,10 @@
 """The recurrence as GPU kernels: a program walks along a part of the sequence for a few channels of one row.
 
-Positions are taken a stretch at a time: inside it all states are found together by an associative scan, and its last
-state is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first
-walk finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
+Positions are taken a stretch at a time, while the next is on its way from memory. A stretch is cut into segments of
+four positions, each of which one thread has for some channels: it goes through them to find what they add, an
+associative scan over segments finds what each begins with, and the thread goes through its four again. The last state
+is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first walk
+finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
 backward pass is the same from the end, and works the decays out again.
 """
 
@@ -15,8 +17,10 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
 
-_STRETCH = 64
-_PROGRAMS = 512  # that keep a GPU busy
+_SEGMENTS, _BLOCK, _WARPS = 16, 64, 8
+_REGISTERS = 128  # of a thread, so that two programs fit on a multiprocessor
+_STRETCH = 4 * _SEGMENTS
+_PROGRAMS = 256  # that keep a GPU busy
 _PART = 8 * _STRETCH  # positions, at least
 
 
@@ -49,7 +53,7 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
     wide = torch.promote_types(x.dtype, torch.float32)
     last = x.new_empty(batch, width, dtype=wide)
     block, parts, part = _cut(batch, length, width)
-    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
+    sizes = _sizes(block)
     blocks = triton.cdiv(width, block)
     steps = _steps(x)
     with on_device(x):
@@ -83,7 +87,7 @@ def scan_rows_backward(
     grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
-    sizes = {"STRETCH": _STRETCH, "BLOCK": block}
+    sizes = _sizes(block)
     blocks = triton.cdiv(width, block)
     wide = torch.promote_types(grad.dtype, torch.float32)
     given = grad_last.to(wide).contiguous().unsqueeze(1)
@@ -114,13 +118,18 @@ def _steps(x: Tensor) -> tuple[int, int]:
 
 def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
     """Channels of a program, into how many parts a sequence is cut, and how many positions those have."""
-    block = min(32, triton.next_power_of_2(width))
+    block = min(_BLOCK, triton.next_power_of_2(width))
     programs = batch * triton.cdiv(width, block)
     parts = min(triton.cdiv(_PROGRAMS, programs), length // _PART)
     if parts <= 1:
         return block, 1, length
     part = triton.cdiv(triton.cdiv(length, parts), _STRETCH) * _STRETCH
     return block, triton.cdiv(length, part), part
+
+
+def _sizes(block: int) -> dict[str, Any]:
+    """What the kernels are compiled for."""
+    return {"SEGMENTS": _SEGMENTS, "BLOCK": block, "num_warps": _WARPS, "maxnreg": _REGISTERS}
 
 
 @scan.register_fake
@@ -160,12 +169,72 @@ def _join(decay, state, later_decay, later_state):
 
 
 @triton.jit
-def _decay(rate, GAP, RESET, row, length, at, inside):
-    """exp(-rate · gap) [stretch, channels] in the rate's precision; 0 at a reset, 1 outside the sequence."""
-    gap = tl.load(GAP + row * length + at, mask=inside, other=0.0)
-    reset = tl.load(RESET + row * length + at, mask=inside, other=0)
-    decay = tl.exp(-rate[None, :] * gap.to(rate.dtype)[:, None])
-    return tl.where(reset[:, None] != 0, 0.0, decay), gap
+def _join_but_last(decay, state, but_decay, but_state, later_decay, later_state, later_but_decay, later_but_state):
+    """The same, and also without the last segment: so a scan finds what each segment ends and begins with."""
+    return (
+        decay * later_decay,
+        state * later_decay + later_state,
+        decay * later_but_decay,
+        state * later_but_decay + later_but_state,
+    )
+
+
+@triton.jit
+def _gap(GAP, RESET, at, inside):
+    """Gaps at some positions: below 0 at a reset, 0 outside the sequence."""
+    gap = tl.load(GAP + at, mask=inside, other=0.0)
+    return tl.where(tl.load(RESET + at, mask=inside, other=0) != 0, -1.0, gap)
+
+
+@triton.jit
+def _decay(rate, gap):
+    """exp(-rate · gap) [positions, channels] in the rate's precision; 0 at a reset."""
+    gap = gap.to(rate.dtype)[:, None]
+    return tl.where(gap < 0, 0.0, tl.exp(-rate[None, :] * gap))
+
+
+@triton.jit
+def _four(X, GAP, RESET, at, sign: tl.constexpr, first, end, step, channel, known):
+    """X and gaps at four positions each, from `at` on or, with sign -1, back."""
+    in_0, in_1, in_2, in_3 = _inside(at, sign, first, end)
+    x_0 = _some(X, at, in_0, step, channel, known)
+    x_1 = _some(X, at + sign, in_1, step, channel, known)
+    x_2 = _some(X, at + 2 * sign, in_2, step, channel, known)
+    x_3 = _some(X, at + 3 * sign, in_3, step, channel, known)
+    gap_0, gap_1 = _gap(GAP, RESET, at, in_0), _gap(GAP, RESET, at + sign, in_1)
+    gap_2, gap_3 = _gap(GAP, RESET, at + 2 * sign, in_2), _gap(GAP, RESET, at + 3 * sign, in_3)
+    return x_0, x_1, x_2, x_3, gap_0, gap_1, gap_2, gap_3
+
+
+@triton.jit
+def _inside(at, sign: tl.constexpr, first, end):
+    """Which of four positions each are in the sequence or its part."""
+    one, two, three = at + sign, at + 2 * sign, at + 3 * sign
+    return (
+        (at >= first) & (at < end),
+        (one >= first) & (one < end),
+        (two >= first) & (two < end),
+        (three >= first) & (three < end),
+    )
+
+
+@triton.jit
+def _some(X, at, inside, step, channel, known):
+    """X at some positions, `step` apart in memory; 0 outside."""
+    place = at[:, None].to(tl.int64) * step + channel[None, :]
+    return tl.load(X + place, mask=inside[:, None] & known[None, :], other=0.0)
+
+
+@triton.jit
+def _put(X, x, at, inside, step, channel, known):
+    place = at[:, None].to(tl.int64) * step + channel[None, :]
+    tl.store(X + place, x.to(X.dtype.element_ty), mask=inside[:, None] & known[None, :])
+
+
+@triton.jit
+def _last_of(x, segment, SEGMENTS: tl.constexpr):
+    """The last row of x [segments, channels]."""
+    return tl.sum(tl.where(segment[:, None] == SEGMENTS - 1, x, 0.0), 0)
 
 
 @triton.jit
@@ -185,7 +254,7 @@ def _scan_forward(
     part,
     parts,
     WHOLE: tl.constexpr,
-    STRETCH: tl.constexpr,
+    SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves.
@@ -195,7 +264,7 @@ def _scan_forward(
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
-    place = tl.arange(0, STRETCH)
+    segment = tl.arange(0, SEGMENTS)
     wide = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
     own = (row * parts + number) * width + channel
@@ -203,23 +272,45 @@ def _scan_forward(
     if WHOLE:
         carried += tl.load(INITIAL + own, mask=known, other=0.0).to(wide)
     remains = tl.full((BLOCK,), 1.0, wide)
-    end = tl.minimum((number + 1) * part, length)
-    for begin in range(number * part, end, STRETCH):
-        at = begin + place
-        inside = at < end
-        decay, _ = _decay(rate, GAP, RESET, row, length, at, inside)
-        here = (row * length + at[:, None]) * width + channel[None, :]
-        mask = inside[:, None] & known[None, :]
-        x = tl.load(X + row * row_step + at[:, None].to(tl.int64) * step + channel[None, :], mask=mask, other=0.0).to(
-            wide
+    X += row * row_step
+    GAP += row * length
+    RESET += row * length
+    STATES += row * length * width
+    first = number * part
+    end = tl.minimum(first + part, length)
+    at = first + 4 * segment
+    n_0, n_1, n_2, n_3, gap_0, gap_1, gap_2, gap_3 = _four(X, GAP, RESET, at, 1, first, end, step, channel, known)
+    for begin in range(first, end, 4 * SEGMENTS):
+        at = begin + 4 * segment
+        x_0, x_1, x_2, x_3 = n_0.to(wide), n_1.to(wide), n_2.to(wide), n_3.to(wide)
+        a_0, a_1, a_2, a_3 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2), _decay(rate, gap_3)
+        # What comes next is on its way while this is worked out.
+        n_0, n_1, n_2, n_3, gap_0, gap_1, gap_2, gap_3 = _four(
+            X, GAP, RESET, at + 4 * SEGMENTS, 1, first, end, step, channel, known
         )
-        left, added = tl.associative_scan((decay, x), 0, _join)
-        states = left * carried[None, :] + added
+        added = a_3 * (a_2 * (a_1 * x_0 + x_1) + x_2) + x_3
+        decay = a_0 * a_1 * (a_2 * a_3)
         if WHOLE:
-            tl.store(STATES + here, states.to(STATES.dtype.element_ty), mask=mask)
+            left, added, left_before, before = tl.associative_scan(
+                (decay, added, tl.full(decay.shape, 1.0, wide), tl.zeros(decay.shape, wide)), 0, _join_but_last
+            )
         else:
-            remains *= tl.sum(tl.where(place[:, None] == STRETCH - 1, left, 0.0), 0)
-        carried = tl.sum(tl.where(place[:, None] == STRETCH - 1, states, 0.0), 0)
+            left, added = tl.associative_scan((decay, added), 0, _join)
+        ends = left * carried[None, :] + added
+        if WHOLE:
+            begins = left_before * carried[None, :] + before
+            state = a_0 * begins + x_0
+            in_0, in_1, in_2, in_3 = _inside(at, 1, first, end)
+            _put(STATES, state, at, in_0, width, channel, known)
+            state = a_1 * state + x_1
+            _put(STATES, state, at + 1, in_1, width, channel, known)
+            state = a_2 * state + x_2
+            _put(STATES, state, at + 2, in_2, width, channel, known)
+            state = a_3 * state + x_3
+            _put(STATES, state, at + 3, in_3, width, channel, known)
+        else:
+            remains *= _last_of(left, segment, SEGMENTS)
+        carried = _last_of(ends, segment, SEGMENTS)
     if WHOLE:
         tl.store(ADDED + row * width + channel, carried, mask=known & (number == parts - 1))
     else:
@@ -239,6 +330,13 @@ def _scan_join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.co
         own = (row * parts + number) * width + channel
         tl.store(GIVEN + own, carried, mask=known)
         carried = tl.load(LEFT + own, mask=known, other=0.0) * carried + tl.load(ADDED + own, mask=known, other=0.0)
+
+
+@triton.jit
+def _slope(total, before, decay, gap, inside, is_first, initial):
+    """-1 times what some positions add to the rate's gradient [positions, channels]."""
+    before = tl.where(is_first[:, None], initial[None, :], before.to(total.dtype))
+    return tl.where(inside[:, None], total * before * decay * gap.to(total.dtype)[:, None], 0.0)
 
 
 @triton.jit
@@ -262,7 +360,7 @@ def _scan_backward(
     part,
     parts,
     WHOLE: tl.constexpr,
-    STRETCH: tl.constexpr,
+    SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}.
@@ -272,7 +370,7 @@ def _scan_backward(
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
-    place = tl.arange(0, STRETCH)
+    segment = tl.arange(0, SEGMENTS)
     wide = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
     initial = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
@@ -281,37 +379,65 @@ def _scan_backward(
     if WHOLE:
         carried += tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
     remains = tl.full((BLOCK,), 1.0, wide)
-    grad_rate = tl.zeros((BLOCK,), wide)
+    grad_rate = tl.zeros((SEGMENTS, BLOCK), wide)
+    GRAD += row * length * width
+    STATES += row * length * width
+    GRAD_X += row * row_step
+    GAP += row * length
+    RESET += row * length
     first = number * part
-    last = tl.minimum(first + part, length) - 1
-    for begin in range(0, last + 1 - first, STRETCH):
-        at = last - begin - place
-        inside = at >= first
-        after, _ = _decay(rate, GAP, RESET, row, length, at + 1, inside & (at + 1 < length))
-        here = (row * length + at[:, None]) * width + channel[None, :]
-        mask = inside[:, None] & known[None, :]
-        grad = tl.load(GRAD + here, mask=mask, other=0.0).to(wide)
-        left, added = tl.associative_scan((after, grad), 0, _join)
-        total = left * carried[None, :] + added
+    end = tl.minimum(first + part, length)
+    at = end - 1 - 4 * segment
+    n_0, n_1, n_2, n_3, m_0, m_1, m_2, m_3 = _four(GRAD, GAP, RESET, at, -1, first, end, width, channel, known)
+    m_after = _gap(GAP, RESET, at + 1, (at >= first) & (at + 1 < length))
+    for begin in range(0, end - first, 4 * SEGMENTS):
+        at = end - 1 - begin - 4 * segment
+        g_0, g_1, g_2, g_3 = n_0.to(wide), n_1.to(wide), n_2.to(wide), n_3.to(wide)
+        after, gap_0, gap_1, gap_2, gap_3 = m_after, m_0, m_1, m_2, m_3
+        in_0, in_1, in_2, in_3 = _inside(at, -1, first, end)
+        if WHOLE:  # the states before these positions, and before the first one the initial state
+            s_0 = _some(STATES - width, at, in_0 & (at > 0), width, channel, known)
+            s_1 = _some(STATES - width, at - 1, in_1 & (at > 1), width, channel, known)
+            s_2 = _some(STATES - width, at - 2, in_2 & (at > 2), width, channel, known)
+            s_3 = _some(STATES - width, at - 3, in_3 & (at > 3), width, channel, known)
+        next_at = at - 4 * SEGMENTS
+        n_0, n_1, n_2, n_3, m_0, m_1, m_2, m_3 = _four(GRAD, GAP, RESET, next_at, -1, first, end, width, channel, known)
+        m_after = _gap(GAP, RESET, next_at + 1, (next_at >= first) & (next_at + 1 < length))
+        own_0, own_1, own_2 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2)
+        # Before a part's first position there is nothing more to do: what it came to is kept.
+        a_0, a_1 = _decay(rate, after), tl.where(in_1[:, None], own_0, 1.0)
+        a_2, a_3 = tl.where(in_2[:, None], own_1, 1.0), tl.where(in_3[:, None], own_2, 1.0)
+        added = a_3 * (a_2 * (a_1 * g_0 + g_1) + g_2) + g_3
+        decay = a_0 * a_1 * (a_2 * a_3)
         if WHOLE:
-            there = row * row_step + at[:, None].to(tl.int64) * step + channel[None, :]
-            tl.store(GRAD_X + there, total.to(GRAD_X.dtype.element_ty), mask=mask)
-            before = tl.load(STATES + here - width, mask=mask & (at > 0)[:, None], other=0.0).to(wide)
-            before = tl.where((at == 0)[:, None], initial[None, :], before)
-            decay, gap = _decay(rate, GAP, RESET, row, length, at, inside)
-            through = tl.where(mask, total * before * decay, 0.0)
-            grad_rate -= tl.sum(through * gap.to(wide)[:, None], 0)
-            start = tl.where((at == 0)[:, None] & known[None, :], total * decay, 0.0)
-            tl.store(
-                GRAD_INITIAL + row * width + channel,
-                tl.sum(start, 0).to(GRAD_INITIAL.dtype.element_ty),
-                mask=known & (number == 0) & (begin + STRETCH > last - first),
+            left, added, left_before, before = tl.associative_scan(
+                (decay, added, tl.full(decay.shape, 1.0, wide), tl.zeros(decay.shape, wide)), 0, _join_but_last
             )
         else:
-            remains *= tl.sum(tl.where(place[:, None] == STRETCH - 1, left, 0.0), 0)
-        carried = tl.sum(tl.where(place[:, None] == STRETCH - 1, total, 0.0), 0)
+            left, added = tl.associative_scan((decay, added), 0, _join)
+        ends = left * carried[None, :] + added
+        if WHOLE:
+            begins = left_before * carried[None, :] + before
+            total = a_0 * begins + g_0
+            _put(GRAD_X, total, at, in_0, step, channel, known)
+            grad_rate += _slope(total, s_0, own_0, gap_0, in_0, at == 0, initial)
+            total = a_1 * total + g_1
+            _put(GRAD_X, total, at - 1, in_1, step, channel, known)
+            grad_rate += _slope(total, s_1, own_1, gap_1, in_1, at == 1, initial)
+            total = a_2 * total + g_2
+            _put(GRAD_X, total, at - 2, in_2, step, channel, known)
+            grad_rate += _slope(total, s_2, own_2, gap_2, in_2, at == 2, initial)
+            total = a_3 * total + g_3
+            _put(GRAD_X, total, at - 3, in_3, step, channel, known)
+            grad_rate += _slope(total, s_3, _decay(rate, gap_3), gap_3, in_3, at == 3, initial)
+        else:
+            remains *= _last_of(left, segment, SEGMENTS)
+        carried = _last_of(ends, segment, SEGMENTS)
     if WHOLE:
-        tl.store(GRAD_RATE + own, grad_rate, mask=known)
+        tl.store(GRAD_RATE + own, -tl.sum(grad_rate, 0), mask=known)
+        decay = tl.where(tl.load(RESET) != 0, 0.0, tl.exp(-rate * tl.load(GAP).to(wide)))
+        grad_initial = (carried * decay).to(GRAD_INITIAL.dtype.element_ty)
+        tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & (number == 0))
     else:
         tl.store(ADDED + own, carried, mask=known)
         tl.store(LEFT + own, remains, mask=known)

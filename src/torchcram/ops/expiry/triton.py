@@ -1,15 +1,17 @@
 """The buffer as GPU kernels, for rows that hold one sequence each.
 
-Events are numbered by rank, best first. At the end of each chunk of positions, the first kernel finds the bar: the rank
-from which on events have been beaten by M others by then. Bars only ever get better, so each event that leaves does so
-in the one chunk at whose end the bar has passed it. Where in the chunk, the second kernel finds by counting those of
-the chunk that beat it.
+Events are numbered by rank, best first. At the end of each chunk of positions stands the bar: the rank from which on
+events have been beaten by M others by then. Bars only ever get better, so each event that leaves does so in the one
+chunk at whose end the bar has passed it. Most events come after the bar has passed them, and that is all there is to
+know of them. The others are listed for their chunk; where in it they leave is found by counting those of the chunk that
+beat them.
 
-A bar is found by looking at all events so far. In long rows, bars are found for sections of many chunks first, and what
-they leave is listed: the M best events, and no others, can still be among the M best later on.
+To find bars, ranks are put into buckets, and those of each chunk are counted: the counts of all chunks so far say in
+which bucket the M-th best is, and only that bucket is looked at. So the work is O(N + (N / size)³) for chunks and
+buckets of one size, about √N.
 """
 
-from typing import Any
+import math
 
 import torch
 import triton
@@ -18,11 +20,9 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
 
-_CHUNK, _LONG = 128, 16_384  # positions of a chunk; twice as many, in sections, in rows that are longer than this
-_SECTION = 16  # chunks of a section
-_TILE = 1024  # ranks looked at together
-_FEW = 32  # events that are looked for at a time in what a chunk brings
-_BITS = 8  # of a digit of a rank, by which the bar is narrowed down
+_LEAST, _MOST = 128, 1024  # positions of a chunk, and ranks of a bucket
+_TILE = 256  # events looked at together
+_PAIRS = 1 << 14  # numbers in a table that a program looks at
 
 
 @torch.library.custom_op("torchcram::expiry", mutates_args=())
@@ -32,7 +32,7 @@ def expire(
     """When events expire [B, S + N], and which new ones are admitted [B, N]; see `ops.expiry`."""
     (batch, length), held = priority.shape, held_position.shape[1]
     total = held + length
-    mask = mask.contiguous()
+    mask, held_position = mask.contiguous(), held_position.contiguous()
     # The older of equals is the better one, and what is no event at all is worse than any.
     age = held_position.argsort(dim=1)
     worth = torch.cat(
@@ -45,48 +45,40 @@ def expire(
     order = worth.argsort(dim=1, descending=True, stable=True)
     ranks = torch.arange(total, dtype=torch.int32, device=order.device).expand_as(order)
     rank = torch.empty_like(ranks, memory_format=torch.contiguous_format).scatter_(1, order, ranks)
-    long = length > _LONG
-    chunk = 2 * _CHUNK if long else _CHUNK
+    chunk = min(_MOST, max(_LEAST, triton.next_power_of_2(math.isqrt(length))))
     chunks = triton.cdiv(length, chunk)
-    sections = triton.cdiv(chunks, _SECTION) if long else 1
+    buckets = max(32, triton.next_power_of_2(triton.cdiv(total, chunk)))
     room = 2 * chunk + max(0, held - slots)
+    counts = rank.new_empty(batch, chunks, buckets)
     bars = rank.new_empty(batch, chunks + 1)
-    best, counts = rank.new_empty(batch, sections, slots if long else 1), rank.new_zeros(batch, sections)
-    scratch = rank.new_empty(batch, chunks, room, 3)
+    listed, lengths = rank.new_empty(batch, chunks, room), rank.new_zeros(batch, chunks)
     expires, admitted = torch.empty_like(order), torch.empty_like(mask)
-    looking: dict[str, Any] = {"PASSES": triton.cdiv(max(1, (total - 1).bit_length()), _BITS), "BITS": _BITS}
-    looking |= {"TILE": _TILE, "num_warps": 8}
-    given = held, total, slots
+    fate = mask, held_position, age, expires, admitted
     with on_device(rank):
-        if sections > 1:
-            ends = rank.new_empty(batch, sections + 1)
-            _find_bars[(batch, sections)](
-                rank, best, counts, ends, *given, sections, CHUNK=chunk * _SECTION, SECTION=sections, **looking
-            )
-            _list_best[(batch, sections - 1)](
-                rank, ends, best, counts, *given, sections, SIZE=chunk * _SECTION, TILE=_TILE, num_warps=8
-            )
+        _count_ranks[(batch, chunks)](rank, counts, held, total, CHUNK=chunk, BUCKETS=buckets, num_warps=4)
         _find_bars[(batch, chunks)](
-            rank, best, counts, bars, *given, chunks, CHUNK=chunk, SECTION=_SECTION if long else chunks, **looking
-        )
-        _leave[(batch, chunks)](
-            rank,
             order,
+            counts,
             bars,
-            mask,
-            held_position.contiguous(),
-            age,
-            expires,
-            admitted,
-            scratch,
             held,
-            length,
+            total,
             slots,
-            chunks,
-            room,
+            CHUNK=chunk,
+            BUCKETS=buckets,
+            AHEAD=max(1, _PAIRS // 2 // buckets),
+            num_warps=4,
+        )
+        _sift[(batch, triton.cdiv(total, _TILE))](
+            *(rank, bars, listed, lengths, *fate, held, length, chunks, room, chunks.bit_length()),
             CHUNK=chunk,
             TILE=_TILE,
-            FEW=_FEW,
+            num_warps=4,
+        )
+        # In the chunks in which a long row's buffer fills up, most events are listed: several programs share a list.
+        _leave[(batch, chunks, triton.cdiv(chunk, _LEAST))](
+            *(rank, listed, lengths, *fate, held, length, slots, room),
+            CHUNK=chunk,
+            FEW=min(32, _PAIRS // chunk),
             num_warps=8,
         )
     return expires, admitted
@@ -101,81 +93,40 @@ def _(
 
 
 @triton.jit
-def _count(RANKS, begin, end, above, shift, BITS: tl.constexpr, TILE: tl.constexpr):
-    """How many of some ranks that begin with the digits `above` have each next digit."""
-    place = tl.arange(0, TILE)
-    counts = tl.zeros((1 << BITS,), tl.int32)
-    for first in range(begin, end, TILE):
-        inside = first + place < end
-        rank = tl.load(RANKS + first + place, mask=inside, other=0)
-        alike = inside & ((rank >> shift >> BITS) == above)
-        counts += tl.histogram((rank >> shift) & ((1 << BITS) - 1), 1 << BITS, mask=alike)
-    return counts
+def _count_ranks(RANK, COUNTS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.constexpr):
+    """How many events of a chunk are in each bucket of ranks; those held from before count as the first chunk's."""
+    row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    end = tl.minimum(held + (number + 1) * CHUNK, total)
+    counts = tl.zeros((BUCKETS,), tl.int32)
+    for begin in range(tl.where(number == 0, 0, held + number * CHUNK), end, CHUNK):
+        at = begin + tl.arange(0, CHUNK)
+        rank = tl.load(RANK + row * total + at, mask=at < end, other=0)
+        counts += tl.histogram(rank // CHUNK, BUCKETS, mask=at < end)
+    tl.store(COUNTS + (row * tl.num_programs(1) + number) * BUCKETS + tl.arange(0, BUCKETS), counts)
 
 
 @triton.jit
 def _find_bars(
-    RANK,
-    BEST,
-    COUNTS,
-    BARS,
-    held,
-    total,
-    slots,
-    chunks,
-    CHUNK: tl.constexpr,
-    SECTION,
-    PASSES: tl.constexpr,
-    BITS: tl.constexpr,
-    TILE: tl.constexpr,
+    ORDER, COUNTS, BARS, held, total, slots, CHUNK: tl.constexpr, BUCKETS: tl.constexpr, AHEAD: tl.constexpr
 ):
-    """The bar after a chunk: one more than the M-th smallest rank so far, or `total` while there are fewer than M.
-
-    Of what came before the chunk's section, only the best are looked at, which are listed.
-    """
-    row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    section = number // SECTION
-    before = row * tl.cdiv(chunks, SECTION) + section
-    RANK += row * total
-    BARS += row * (chunks + 1)
-    BEST += before * slots
-    listed = 0
-    begin = 0
-    if section > 0:
-        listed = tl.load(COUNTS + before)
-        begin = held + section * SECTION * CHUNK
+    """The bar after a chunk: one more than the M-th smallest rank so far, or `total` while there are fewer than M."""
+    row, number, chunks = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    bucket = tl.arange(0, BUCKETS)
+    by_chunk = tl.zeros((AHEAD, BUCKETS), tl.int32)
+    for first in range(0, number + 1, AHEAD):
+        chunk = first + tl.arange(0, AHEAD)
+        place = (row * chunks + chunk[:, None]) * BUCKETS + bucket[None, :]
+        by_chunk += tl.load(COUNTS + place, mask=chunk[:, None] <= number, other=0)
+    counts = tl.sum(by_chunk, 0)
     end = tl.minimum(held + (number + 1) * CHUNK, total)
-    every = tl.arange(0, 1 << BITS)
-    above = 0  # the digits found so far
-    which = slots
-    for level in tl.static_range(PASSES):
-        shift = BITS * (PASSES - 1 - level)
-        counts = _count(BEST, 0, listed, above, shift, BITS, TILE)
-        counts += _count(RANK, begin, end, above, shift, BITS, TILE)
-        digit = tl.sum((tl.cumsum(counts, 0) < which).to(tl.int32), 0)
-        which -= tl.sum(tl.where(every < digit, counts, 0), 0)
-        above = (above << BITS) + digit
-    tl.store(BARS + number + 1, tl.where(end < slots, total, above + 1))
+    before = tl.sum((tl.cumsum(counts, 0) < slots).to(tl.int32), 0)  # buckets whose events are all among the M best
+    wanted = slots - tl.sum(tl.where(bucket < before, counts, 0), 0)
+    rank = before * CHUNK + tl.arange(0, CHUNK)
+    event = tl.load(ORDER + row * total + rank, mask=rank < total, other=total)
+    better = tl.sum((tl.cumsum((event < end).to(tl.int32), 0) < wanted).to(tl.int32), 0)
+    BARS += row * (chunks + 1)
+    tl.store(BARS + number + 1, tl.where(end < slots, total, before * CHUNK + better + 1))
     tl.store(BARS, total, mask=number == 0)
-
-
-@triton.jit
-def _list_best(RANK, ENDS, BEST, COUNTS, held, total, slots, sections, SIZE: tl.constexpr, TILE: tl.constexpr):
-    """The ranks of the M best events before a section, but for the first one, and how many they are."""
-    row, section = tl.program_id(0).to(tl.int64), tl.program_id(1) + 1
-    RANK += row * total
-    bar = tl.load(ENDS + row * (sections + 1) + section)
-    BEST += (row * sections + section) * slots
-    place = tl.arange(0, TILE)
-    count = 0
-    end = held + section * SIZE
-    for first in range(0, end, TILE):
-        inside = first + place < end
-        rank = tl.load(RANK + first + place, mask=inside, other=total)
-        good = rank < bar
-        tl.store(BEST + count + tl.cumsum(good.to(tl.int32), 0) - 1, rank, mask=good)
-        count += tl.sum(good.to(tl.int32), 0)
-    tl.store(COUNTS + row * sections + section, count)
 
 
 @triton.jit
@@ -193,74 +144,91 @@ def _tell(event, until, wanted, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED
 
 
 @triton.jit
-def _leave(
+def _sift(
     RANK,
-    ORDER,
     BARS,
+    LISTED,
+    LENGTHS,
     MASK,
     HELD_POSITION,
     AGE,
     EXPIRES,
     ADMITTED,
-    SCRATCH,
+    held,
+    length,
+    chunks,
+    room,
+    steps,
+    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Tell of events that never leave, and of those that the bar passes before they come; list the others.
+
+    A list is in no order.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    total = held + length
+    event = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = event < total
+    rank = tl.load(RANK + row * total + event, mask=inside, other=0)
+    BARS += row * (chunks + 1) + 1
+    number, above = tl.zeros((TILE,), tl.int32), tl.zeros((TILE,), tl.int32) + chunks
+    for _ in range(steps):  # for the first chunk after which the bar has passed
+        middle = (number + above) // 2
+        searching = number < above
+        within = rank < tl.load(BARS + middle, mask=searching, other=0)
+        above = tl.where(searching & ~within, middle, above)
+        number = tl.where(searching & within, middle + 1, number)
+    stays = number == chunks
+    listed = inside & ~stays & (event < held + (number + 1) * CHUNK)
+    until = tl.where(stays, length, number * CHUNK)
+    _tell(event, until, inside & ~listed, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED, held, length)
+    own = row * chunks + number
+    place = tl.atomic_add(LENGTHS + own, 1, mask=listed)
+    tl.store(LISTED + own * room + place, event, mask=listed)
+
+
+@triton.jit
+def _leave(
+    RANK,
+    LISTED,
+    LENGTHS,
+    MASK,
+    HELD_POSITION,
+    AGE,
+    EXPIRES,
+    ADMITTED,
     held,
     length,
     slots,
-    chunks,
     room,
     CHUNK: tl.constexpr,
-    TILE: tl.constexpr,
     FEW: tl.constexpr,
 ):
-    """Tell when those events expire that leave during a chunk, or that come in it and never do."""
+    """Tell when those events expire that leave during a chunk, and were there."""
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     total = held + length
+    own = row * tl.num_programs(1) + number
     RANK += row * total
-    ORDER += row * total
-    BARS += row * (chunks + 1)
-    SCRATCH += (row * chunks + number) * room * 3
+    LISTED += own * room
+    count = tl.load(LENGTHS + own)
     begin = held + number * CHUNK
-    end = tl.minimum(begin + CHUNK, total)
-    high, low, last = tl.load(BARS + number), tl.load(BARS + number + 1), tl.load(BARS + chunks)
     fresh_at = begin + tl.arange(0, CHUNK)
-    fresh = tl.load(RANK + fresh_at, mask=fresh_at < end, other=total)
-    never = tl.zeros((CHUNK,), tl.int32) + length
-    _tell(fresh_at, never, fresh < last, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED, held, length)
-    place = tl.arange(0, TILE)
-    if number == 0:
-        for first in range(0, held, TILE):
-            at = first + place
-            stays = tl.load(RANK + at, mask=at < held, other=total) < last
-            until = tl.zeros((TILE,), tl.int32) + length
-            _tell(at, until, stays, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED, held, length)
-
-    # Those that the bar passes, worst first: whoever comes later will not get in, and the others are listed.
-    worse = 0
-    count = 0
-    for first in range(0, high - low, TILE):
-        rank = high - 1 - first - place
-        inside = rank >= low
-        event = tl.load(ORDER + rank, mask=inside, other=0).to(tl.int32)
-        old, listed = inside & (event < begin), inside & (event < end)
-        down_to = worse + tl.cumsum(old.to(tl.int32), 0)  # those held before the chunk that are no better
-        own = SCRATCH + (count + tl.cumsum(listed.to(tl.int32), 0) - 1) * 3
-        tl.store(own, rank, mask=listed)
-        tl.store(own + 1, down_to, mask=listed)
-        tl.store(own + 2, event, mask=listed)
-        until = tl.zeros((TILE,), tl.int32) + number * CHUNK
-        _tell(event, until, inside & ~listed, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED, held, length)
-        worse += tl.sum(old.to(tl.int32), 0)
-        count += tl.sum(listed.to(tl.int32), 0)
-    tl.debug_barrier()
+    fresh = tl.load(RANK + fresh_at, mask=fresh_at < total, other=total)
     better = tl.minimum(slots, begin)  # than the bar before the chunk
     if number == 0:
         better = held
-    for first in range(0, count, FEW):
+    for first in range(tl.program_id(2) * FEW, count, tl.num_programs(2) * FEW):
         at = first + tl.arange(0, FEW)
         inside = at < count
-        rank = tl.load(SCRATCH + at * 3, mask=inside, other=0)
-        needed = slots - better + tl.load(SCRATCH + at * 3 + 1, mask=inside, other=0)
-        event = tl.load(SCRATCH + at * 3 + 2, mask=inside, other=0)
+        event = tl.load(LISTED + at, mask=inside, other=0)
+        rank = tl.load(RANK + event, mask=inside, other=0)
+        needed = tl.zeros((FEW,), tl.int32) + slots - better
+        for start in range(0, count, CHUNK):  # those held before the chunk that are no better
+            other_at = start + tl.arange(0, CHUNK)
+            other = tl.load(LISTED + other_at, mask=other_at < count, other=total)
+            others = tl.load(RANK + other, mask=other < begin, other=-1)
+            needed += tl.sum((others[None, :] >= rank[:, None]).to(tl.int32), 1)
         beaten = tl.cumsum((fresh[None, :] < rank[:, None]).to(tl.int32), 1)
         until = number * CHUNK + tl.sum((beaten < needed[:, None]).to(tl.int32), 1)
         _tell(event, until, inside, row, MASK, HELD_POSITION, AGE, EXPIRES, ADMITTED, held, length)

@@ -1,0 +1,174 @@
+"""Who can read what, found on the device: rows by events, an order of events, and lists of events for groups of rows.
+
+Rows come in the order of positions, so those that can read an event are a stretch of them. A tile of events needs the
+rows from the first to the last that can read any of it: events that are forgotten at about the same time are put side
+by side, in the order of writing, so that few of those rows cannot read the others. A tile of rows needs what any of
+them can read: in a long sequence that is a small part of what was ever written, so it is listed.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchcram.ops.dispatch import on_device
+
+NEVER = 1 << 30
+"""Position of a row that is padding: no event lasts that long."""
+_FEW = 16_384  # events whose order is found by comparing each with each
+_LISTED = 1 << 23  # entries of all lists: 64 MiB
+_SURVIVES, _UNREAD = tl.constexpr(62), tl.constexpr(63)  # classes of events; the others are powers of √2
+
+
+class Reach(NamedTuple):
+    """Which rows can read each event, and in which order to take events; all [B, E] int32."""
+
+    first: Tensor
+    """The first row that can read it."""
+    end: Tensor
+    """One after the last; not after the first: none can."""
+    order: Tensor
+    """All events of a sequence, those next to each other that are read by about the same rows."""
+
+    @property
+    def pairs(self) -> Tensor:
+        """[B]: rows and events that they can read."""
+        return (self.end - self.first).clamp_min(0).sum(1)
+
+
+class Lists(NamedTuple):
+    """What each group of rows can read."""
+
+    events: Tensor
+    """[B, groups, E] int64, of which `upto` are given: the event in the lower half; above it, of the rows of the group
+    that can read it, 16 bits the first and 16 bits one after the last."""
+    upto: Tensor
+    """[B, tiles] int32: how many events of its group's list a tile of rows needs; it cannot read those further on."""
+    tiles: int
+    """Of a group."""
+
+
+# An operator of its own, which torch.compile takes as it is.
+@torch.library.custom_op("torchcram::episodic_reach", mutates_args=())
+def reach(at: Tensor, written: Tensor, expires: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`Reach` of rows at [B, R], in order and then `NEVER`, and of events [B, E] in order; all int32, contiguous."""
+    (batch, count), total = at.shape, written.shape[1]
+    first, end, key, order = (torch.empty_like(written) for _ in range(4))
+    if written.numel() == 0:
+        return first, end, order
+    with on_device(at):
+        _reach[(batch, triton.cdiv(total, 128))](
+            at, written, expires, first, end, key, count, total, count.bit_length(), TILE=128, num_warps=4
+        )
+        if total <= _FEW:
+            _arrange[(batch, triton.cdiv(total, 32))](key, order, total, TILE=32, OTHERS=256, num_warps=4)
+            return first, end, order
+    return first, end, key.argsort(dim=1).int()
+
+
+@reach.register_fake
+def _(at: Tensor, written: Tensor, expires: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(written), torch.empty_like(written), torch.empty_like(written)
+
+
+def lists(first: Tensor, end: Tensor, count: int, rows: int) -> Lists:
+    """For `count` rows in tiles of `rows`: a list for each tile, or for several where those would be too many."""
+    batch, total = first.shape
+    tiles = triton.cdiv(count, rows)
+    together = 1
+    while 2 * together * rows < 1 << 15 and batch * triton.cdiv(tiles, together) * total > _LISTED:
+        together *= 2
+    groups = triton.cdiv(tiles, together)
+    chunk = min(1024, max(128, 8192 // together))
+    events = first.new_empty(batch, groups, total, dtype=torch.int64)
+    upto = first.new_empty(batch, tiles)
+    with on_device(first):
+        _list_live[(batch, groups)](
+            first, end, events, upto, count, total, tiles, ROWS=rows, TILES=together, CHUNK=chunk, num_warps=4
+        )
+    return Lists(events, upto, together)
+
+
+@triton.jit
+def _reach(AT, WRITTEN, EXPIRES, FIRST, END, KEY, count, total, steps, TILE: tl.constexpr):
+    """Count the rows up to where events are written, and to where they expire; and say what class each is of."""
+    batch = tl.program_id(0).to(tl.int64)
+    event = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = event < total
+    own = batch * total + event
+    written = tl.load(WRITTEN + own, mask=inside, other=0)
+    expires = tl.load(EXPIRES + own, mask=inside, other=0)
+    AT += batch * count
+    first, end = tl.zeros((TILE,), tl.int32), tl.zeros((TILE,), tl.int32)
+    above_first, above_end = first + count, end + count
+    for _ in range(steps):
+        middle = (first + above_first) // 2
+        searching = first < above_first
+        earlier = tl.load(AT + middle, mask=searching, other=0) <= written
+        above_first = tl.where(searching & ~earlier, middle, above_first)
+        first = tl.where(searching & earlier, middle + 1, first)
+        middle = (end + above_end) // 2
+        searching = end < above_end
+        earlier = tl.load(AT + middle, mask=searching, other=0) <= expires
+        above_end = tl.where(searching & ~earlier, middle, above_end)
+        end = tl.where(searching & earlier, middle + 1, end)
+    follows = tl.load(AT + end, mask=inside & (end < count), other=1 << 30)
+    kind = (2 * tl.log2(end.to(tl.float32) + 1)).to(tl.int32)
+    kind = tl.where(follows >= 1 << 30, _SURVIVES, kind)
+    kind = tl.where(end <= first, _UNREAD, kind)
+    tl.store(FIRST + own, first, mask=inside)
+    tl.store(END + own, end, mask=inside)
+    tl.store(KEY + own, kind * total + event, mask=inside)
+
+
+@triton.jit
+def _arrange(KEY, ORDER, total, TILE: tl.constexpr, OTHERS: tl.constexpr):
+    """Put each event where its key, which no other has, belongs: after as many as have smaller ones."""
+    batch = tl.program_id(0).to(tl.int64)
+    event = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = event < total
+    key = tl.load(KEY + batch * total + event, mask=inside, other=0)
+    place = tl.zeros((TILE,), tl.int32)
+    for start in range(0, total, OTHERS):
+        other = start + tl.arange(0, OTHERS)
+        others = tl.load(KEY + batch * total + other, mask=other < total, other=2147483647)
+        place += tl.sum((others[None, :] < key[:, None]).to(tl.int32), 1)
+    tl.store(ORDER + batch * total + place, event, mask=inside)
+
+
+@triton.jit
+def _list_live(
+    FIRST,
+    END,
+    EVENTS,
+    UPTO,
+    count,
+    total,
+    tiles,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """The events, in order, that some row of a group can read."""
+    batch, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    EVENTS += (batch * tl.num_programs(1) + group) * total
+    begin = group * TILES * ROWS
+    stop = tl.minimum(begin + TILES * ROWS, count)
+    tile = group * TILES + tl.arange(0, TILES)
+    upto = tl.zeros((TILES,), tl.int32)
+    listed = 0
+    for start in range(0, total, CHUNK):
+        event = start + tl.arange(0, CHUNK)
+        inside = event < total
+        first = tl.load(FIRST + batch * total + event, mask=inside, other=0)
+        end = tl.load(END + batch * total + event, mask=inside, other=0)
+        live = (first < end) & (first < stop) & (begin < end)
+        of_group = tl.maximum(first - begin, 0) | (tl.minimum(end, stop) - begin) << 16
+        entry = of_group.to(tl.int64) << 32 | event
+        tl.store(EVENTS + listed + tl.cumsum(live.to(tl.int32), 0) - 1, entry, mask=live)
+        seen = live[None, :] & (first[None, :] < (tile[:, None] + 1) * ROWS)
+        upto += tl.sum(seen.to(tl.int32), 1)
+        listed += tl.sum(live.to(tl.int32), 0)
+    tl.store(UPTO + batch * tiles + tile, upto, mask=tile < tiles)
