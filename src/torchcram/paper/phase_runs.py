@@ -12,6 +12,7 @@ from scipy import stats
 
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.curves import Array, at_release, over_training, points
+from torchcram.paper.prices import PRICES
 from torchcram.paper.runs import Trained, Wanted, measured, train
 from torchcram.paper.setup import Setup, Size
 from torchcram.paper.transition import FITS, Transition, intervals, sigmoid
@@ -35,12 +36,12 @@ def wanted(size: Size) -> list[Wanted]:
     """Both recipes, then ours with one setting moved at a time, and the paper's with another temperature schedule."""
     rate = RECIPES[size.preset]["optimizer.rate"]
     values = {
-        "consolidation.cooling": size.others(*(str(size.steps // part) for part in (3, 6, 30))),
-        "consolidation.price": size.others("0.2", "0.0125", "0.8"),
-        "optimizer.rate": size.others(*(f"{rate * times:g}" for times in (0.5, 1.5, 0.25))),
+        "consolidation.cooling": size.others(*(str(size.steps // part) for part in (3, 30))),
+        "consolidation.price": size.others(*PRICES),
+        "optimizer.rate": size.others(*(f"{rate * times:g}" for times in (0.5, 1.5))),
         "batch": size.others("8", "32"),
     }
-    cooling = [str(round(share * size.paper_steps)) for share in (0.6, 0.15, 0.9)]
+    cooling = [str(round(share * size.paper_steps)) for share in (0.6, 0.15)]
     return [
         Wanted(name=OURS, seeds=size.main_seeds),
         Wanted(name=PAPERS, changes=size.papers, seeds=size.main_seeds),

@@ -92,6 +92,11 @@ def wanted(size: Size) -> list[Wanted]:
     return [*first(size), *(each.wanted(size) for each in transfers(size))]
 
 
+def stages(setup: Setup) -> list[list[Wanted]]:
+    """One after the other: what is transferred must have been trained."""
+    return [first(setup.size), [each.wanted(setup.size) for each in transfers(setup.size)]]
+
+
 def run(setup: Setup) -> Iterator[Row]:
     """For each transfer its runs, and what is printed beside what was measured."""
     scratch = train(setup, first(setup.size))
