@@ -106,6 +106,9 @@ def _train(names: Iterable[str], setup: Setup) -> bool:
                 break
     for name, stages in staged.items():
         EXPERIMENTS[name].look(setup, runs.there(setup, (each for wanted in stages for each in wanted)))
+    if done:
+        for name in staged:
+            EXPERIMENTS[name].last(setup)
     return done
 
 

@@ -39,6 +39,8 @@ class Experiment:
     """All that it trains, in stages of which each may need the one before. None: `wanted`, at once."""
     look: Callable[[Setup, Mapping[str, Sequence[Trained]]], None] = lambda *_: None
     """Measure what needs the models themselves, of those runs that are there, and keep it beside them."""
+    last: Callable[[Setup], None] = lambda _: None
+    """What else it trains, other than as runs, when all its stages are done."""
     train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
     """Train, and tell what came of it."""
     data: tuple[str, ...] = ()
@@ -100,6 +102,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
         wanted=transfer.wanted,
         staged=transfer.stages,
+        last=transfer.last,
         train=transfer.run,
         data=("p12", "wearable"),
     ),
