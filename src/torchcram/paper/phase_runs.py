@@ -15,6 +15,7 @@ from torchcram.paper.curves import Array, at_release, over_training, points
 from torchcram.paper.prices import PRICES
 from torchcram.paper.runs import Trained, Wanted, measured, train
 from torchcram.paper.setup import Setup, Size
+from torchcram.paper.srcd import summary
 from torchcram.paper.transition import FITS, Transition, intervals, sigmoid
 from torchcram.results import Row
 from torchcram.training.recipes import RECIPES
@@ -71,7 +72,7 @@ def run(setup: Setup) -> Iterator[Row]:
     for name in (OURS, PAPERS):
         for row in points(trained[name]):
             yield measured(setup, {**row, "claim": "phase/fall", "curve": "phase/attention", "model": name})
-        for row in _densities(trained[name]):
+        for row in (_quality_at_the_fall(trained[name]), *_densities(trained[name])):
             yield measured(setup, {**row, "claim": "phase/quality-threshold", "model": name})
     for name, runs in trained.items():
         for row in _fits(runs, setup.size.draws):
@@ -182,6 +183,18 @@ def _value(run: Trained, setting: str) -> float:
     for part in setting.split("."):
         value = getattr(value, part)
     return float(value)
+
+
+def _quality_at_the_fall(runs: Sequence[Trained]) -> Row:
+    """q̄ where half of the fall is over, a run each; nothing if one of them did not fall."""
+    found = [(run, fall(run)) for run in runs]
+    values = [
+        float(np.interp(each.centre, *np.array([(e["step"], e["mean_quality"]) for e in run.metrics], dtype=float).T))
+        if each is not None
+        else None
+        for run, each in found
+    ]
+    return {"what": "mean quality where attention falls", "printed": _THRESHOLD, **summary(values), "runs": len(runs)}
 
 
 def _densities(runs: Sequence[Trained]) -> Iterator[Row]:
