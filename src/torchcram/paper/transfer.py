@@ -102,9 +102,9 @@ def stages(setup: Setup) -> list[list[Wanted]]:
 def last(setup: Setup) -> None:
     """When all of these are there: fits to the data sets that are given, and tasks with the layers of such fits."""
     transfer_series.finish(setup, _fits(setup))
-    if from_series(setup):
-        finish(setup, [each.wanted(setup.size) for each in from_series(setup)])
-        transfer_series.finish(setup, _fits_from_series(setup))
+    if more := from_series(setup):
+        finish(setup, [each.wanted(setup.size) for each in more])
+    transfer_series.finish(setup, _fits_from_series(setup))
 
 
 def from_series(setup: Setup) -> list[Transfer]:
