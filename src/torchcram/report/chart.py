@@ -136,7 +136,8 @@ def line_chart(
     labels = [curve for curve in curves if curve.middle]
     head = 26 if heading else 0
     left = (20 if standalone else 14) + _LETTER * max((len(text) for _, text in y.ticks), default=0)
-    right = 14 + _LETTER * max((len(curve.label) for curve in labels), default=0) if len(labels) > 1 else 24
+    longest = max((len(curve.label) + curve.bolder for curve in labels), default=0)
+    right = 14 + _LETTER * longest if len(labels) > 1 else 24
     top = head + (20 if spans else 6) + (16 if any(mark.label for mark in marks) else 0) + (18 if y.title else 0)
     inner, tall = width - left - right, height - top - 40
 

@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 
 _COLOURS = ("ink", "action1", "novel", "recurring", "other1", "other2")
 _QUALITY = {"srcd": ("accuracy", "queries answered"), "text": ("bits_per_byte", "bits a byte")}
+_SHORT = {"semantic memory without L_cons": "no L_cons"}
 _TASKS = {"srcd": "SRCD", "text": "language modelling of novels"}
 _READS = Axis(
     low=0.0, high=1.0, bend=0.004, ticks=[(v, percent(v, 0)) for v in (0, 0.01, 0.1, 1)], title="positions that read"
@@ -147,7 +148,12 @@ def _chart(
     **more: Any,
 ) -> str:
     curves = [
-        Curve(label=label, colour=_COLOURS[i % len(_COLOURS)], middle=points, bolder=label == "cram")
+        Curve(
+            label=_SHORT.get(label, label),
+            colour=_COLOURS[i % len(_COLOURS)],
+            middle=points,
+            bolder=label == "cram",
+        )
         for i, (label, points) in enumerate(drawn.items())
     ]
     told = f"{x.title} "
