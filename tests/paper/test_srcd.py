@@ -28,7 +28,7 @@ def test_rows_are_complete(tried):
     assert runs[srcd.PAPERS]["reads_executed"] == 1 > runs[srcd.PAPERS]["reads"]
     assert all(row["accuracy_recurring"] is not None and row["accuracy_novel"] is not None for row in runs.values())
     curve = [row["step"] for row in rows if row["what"] == "attention over training" and row["model"] == "jamba"]
-    assert curve == [1, 2, 3, 4, 5, 6]
+    assert curve == [1, 5, 6]
 
 
 def test_summaries():

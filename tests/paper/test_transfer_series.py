@@ -5,9 +5,10 @@ import pytest
 from tests.paper.trying import TRY, check, trying
 from tests.timeseries import made
 from torchcram.paper import transfer, transfer_series
-from torchcram.paper.runs import measured, train
+from torchcram.paper.runs import Wanted, train
 from torchcram.timeseries.arrays import as_series
 from torchcram.timeseries.series import Split
+from torchcram.training.run import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -17,26 +18,50 @@ def parts():
 
 
 @pytest.mark.slow
-def test_rows_are_complete_and_fits_are_made_once(tried, parts):
-    setup = trying(tried)
-    scratch = train(setup, transfer.first(TRY))
-    rows = []
-    for model in ("cram", "seqboat"):
-        rows += transfer_series.moved(setup, "p12", parts, model, scratch[f"{model} on srcd"])
-    check([measured(setup, row) for row in rows])
-    printed = {row["claim"] for row in rows if "printed" in row}
-    assert printed == {
+def test_rows_are_complete_and_fits_are_made_once(tried, parts, tmp_path, monkeypatch):
+    """Both ways, with files that stand for those of the data sets."""
+    setup = trying(tried, data=dict.fromkeys(transfer_series.TARGETS, tmp_path))
+    monkeypatch.setattr(transfer_series, "_parts", lambda *_: parts)
+
+    def one_by_one(setup, wanted):
+        for fit in wanted:
+            if not fit.file(setup).is_file():
+                transfer_series.make(fit, parts, setup)
+
+    monkeypatch.setattr(transfer_series, "finish", one_by_one)
+    rows = list(transfer.run(setup))
+    check(rows)
+    printed = {row["claim"] for row in rows if "printed" in row and "source" in row}
+    assert {
         *(f"transfer/physionet/{column}" for column in ("accuracy", "attention", "fall")),
         *(f"transfer/seqboat-physionet/{column}" for column in ("accuracy", "attention", "fall")),
-        "transfer/from/srcd/physionet",
-    }
-    assert [row["what"] for row in rows if "printed" not in row] == ["from scratch", "transferred"] * 2
+        *(f"transfer/from/{source}/physionet" for source in ("srcd", "copy")),
+        *(f"transfer/from/{source}/activity" for source in ("srcd", "copy", "physionet")),
+        *(f"transfer/from/physionet/{task}" for task in ("copy", "associative")),
+    } <= printed
+    # Of five sources each to two data sets, but none to itself; and from scratch.
     files = {path: path.stat().st_mtime_ns for path in (tried / "series").iterdir()}
-    assert len(files) == 4
-    again = list(transfer_series.moved(setup, "p12", parts, "cram", scratch["cram on srcd"]))
-    assert again == rows[: len(again)]
+    assert len(files) == 2 * 2 + 2 * 3 + 1
+    began = RunFolder(tried / "runs" / "copying" / "cram-from=p12-frozen=semantic+router+quality-seed=0").config.start
+    assert began.run == str(tried / "runs" / "p12" / "seed=0")
+    assert list(transfer.run(setup)) == rows
     assert {path: path.stat().st_mtime_ns for path in (tried / "series").iterdir()} == files
 
 
+@pytest.mark.slow
+def test_fits_are_made_side_by_side(tmp_path, monkeypatch):
+    """Each in a process of its own, which reads the data itself."""
+    (run,) = train(trying(tmp_path), [Wanted(name="cram", seeds=1)])["cram"]
+    folder = tmp_path / "uea"
+    folder.mkdir()
+    fit = transfer_series.Fit(target="p12", model="cram", source=transfer_series.SCRATCH, seed=0, like=run.folder)
+    with pytest.raises(ValueError, match="set-a"):  # in vain, and said so
+        transfer_series.finish(trying(tmp_path, data={"p12": folder}), [fit])
+
+
 def test_nothing_is_done_without_files(tmp_path):
-    assert list(transfer_series.rows(trying(tmp_path), {})) == []
+    setup = trying(tmp_path)
+    assert transfer._fits(setup) == transfer._fits_from_series(setup) == []
+    transfer.last(setup)
+    assert not list(tmp_path.iterdir())
+    assert TRY.seeds == 1

@@ -164,3 +164,15 @@ def test_reports_of_runs_open_too(opened, tmp_path):
     opened.point("svg.chart", 0.5, 0.5)
     assert opened.run("document.querySelector('.tip').textContent").startswith("step ")
     assert opened.complaints == []
+
+
+def test_the_first_key_leads_to_the_parts(shown):
+    """Tab reaches links at the top; one of them leads far down."""
+    for _ in range(2):
+        shown.press("Tab")
+    assert shown.run("document.activeElement.closest('.contents') !== null")
+    shown.run("document.querySelector('.contents a[href=\"#memory\"]').focus()")
+    shown.press("Enter")
+    shown.run("new Promise((done) => setTimeout(done, 300))")
+    top = shown.run("document.querySelector('#memory').getBoundingClientRect().top")
+    assert -5 <= top <= 60

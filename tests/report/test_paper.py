@@ -86,7 +86,7 @@ def test_a_page_can_be_made_without_a_recording():
 
 
 def test_nothing_is_fetched_and_nothing_slips_in(page):
-    assert not re.findall(r'(?:src|href)="?(?!#)[^">]*', page)
+    assert not re.findall(r'(?:src|href)=(?!"#)', page)
     assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", page)
     assert "<RUN>" not in page  # a command of the recording, escaped
     assert len(page) < 8_000_000

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from torchcram.cli.main import app
 from torchcram.training.run import RunFolder
-from torchcram.training.sweep import jobs
+from torchcram.training.sweep import Worker, jobs
 
 SMALL = ["--set", "task.length=64", "--set", "task.novel_keys=16", "--set", "batch=2", "--set", "evaluate_rows=4"]
 
@@ -143,3 +143,29 @@ def test_a_folder_holds_one_sweep(tmp_path):
     other = sweep(out, "--vary", "seed=0", "--set", "steps=2")
     assert other.exit_code == 1
     assert "choose another folder" in other.stderr
+
+
+def test_runs_that_share_a_process_come_out_as_alone(tmp_path):
+    """Nothing of a run is left behind for the next."""
+    words = ["--set", "steps=12", "--set", "evaluate_every=4", "--set", "consolidation.check_every=2"]
+    assert sweep(tmp_path / "runs", *words, "--vary", "seed=0,1", "--workers", "1").exit_code == 0
+    alone = ["train", "srcd", "--out", str(tmp_path / "alone"), *SMALL, *words, "--set", "seed=1"]
+    assert CliRunner().invoke(app, alone).exit_code == 0
+
+    def told(folder: Path):
+        timed = ("seconds", "step_seconds")
+        return [{name: x for name, x in entry.items() if name not in timed} for entry in RunFolder(folder).metrics()]
+
+    assert told(tmp_path / "runs" / "seed=1") == told(tmp_path / "alone")
+    row = json.loads((tmp_path / "runs" / "seed=1" / "row.json").read_text())
+    assert row["command"].startswith("torchcram evaluate ")
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path):
+    """A command that takes its process with it fails, and the next one has another process."""
+    worker = Worker(dict(os.environ))
+    assert worker.call(["--help"], tmp_path / "log") == 0
+    assert "torchcram" in (tmp_path / "log").read_text()
+    worker.stop()
+    assert worker.call(["--help"], tmp_path / "log") != 0
+    worker.close()

@@ -189,6 +189,12 @@ def reproduce(
         list[str] | None,
         typer.Option(help="name=PATH: a file or folder that an experiment can use and that is not made here."),
     ] = None,
+    workers: Annotated[int | None, typer.Option(help="Runs at a time; default: as the scale has it.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; default: as the scale has it.")] = None,
+    train_only: Annotated[
+        bool,
+        typer.Option("--train-only", help="Train all runs side by side; the same command without it makes the rows."),
+    ] = False,
     json: JsonFile = None,
 ) -> None:
     """Measure what the paper claims: each row names the claim, what is printed, and what came out."""
@@ -199,7 +205,17 @@ def reproduce(
     elif experiment is None:
         raise typer.BadParameter("name an experiment; --list says which there are")
     else:
-        if not command.run(experiment, scale=scale, out=out, data=data or [], json=json):
+        done = command.run(
+            experiment,
+            scale=scale,
+            out=out,
+            data=data or [],
+            json=json,
+            workers=workers,
+            device=device,
+            train_only=train_only,
+        )
+        if not done:
             raise typer.Exit(1)
 
 

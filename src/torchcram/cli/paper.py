@@ -9,17 +9,21 @@ from torchcram import report
 from torchcram.cli.errors import told
 from torchcram.paper import verdicts
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.report import claims
+from torchcram.report import claims, result
 
 
 @told()
 def run(folder: Path, *, out: Path) -> None:
-    """Write the claims anew into the page, and say how many there are of each kind."""
+    """Write the claims anew into the page, and the picture of results beside it; say how many there are of each."""
     if not out.is_file():
         raise ValueError(f"{out} is not there; allowed: a page with a place for the claims, such as docs/paper.md")
     results = verdicts.read(folder)
     place = os.path.relpath(folder, out.parent)
     text = claims.renewed(out.read_text(encoding="utf-8"), results, folder=place, experiments=EXPERIMENTS)
+    drawn = result.picture(results)
     report.save(out, text)
+    image = out.parent / "images" / "result.svg"
+    image.parent.mkdir(exist_ok=True)
+    report.save(image, drawn)
     for status, count in verdicts.counts(verdicts.judge(results)).items():
         print(f"{count:4} {status}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import cast, get_args
 
@@ -13,11 +15,12 @@ from torchcram import results
 from torchcram.cli.errors import told
 from torchcram.cli.settings import machine, prepare
 from torchcram.cli.tables import show_row
+from torchcram.paper import runs
 from torchcram.paper.experiments import EXPERIMENTS
 from torchcram.paper.runs import StoppedError
 from torchcram.paper.setup import SIZES, Scale, Setup
 from torchcram.results import Row
-from torchcram.strict import check_choice, reject
+from torchcram.strict import check_choice, check_integer, reject
 
 _CALCULATED = "calculated_at"  # the scale, of a row that nothing was trained for
 
@@ -43,18 +46,40 @@ def _all_runs() -> str:
 
 
 @told()
-def run(name: str, *, scale: str, out: Path, data: Sequence[str], json: Path | None) -> bool:
+def run(
+    name: str,
+    *,
+    scale: str,
+    out: Path,
+    data: Sequence[str],
+    json: Path | None,
+    workers: int | None = None,
+    device: str | None = None,
+    train_only: bool = False,
+) -> bool:
     """Run an experiment, or `all` that are not there yet. Returns whether everything came to its end.
 
     Rows of one experiment are shown as soon as they are there; of all, a line for each. They are written to the folder.
+
+    workers: runs at a time; None: as the scale has it, and so for the device.
+    train_only: train and measure what needs the models, all experiments together, and leave rows for another time.
     """
     check_choice("scale", scale, Scale)
     if name not in (*EXPERIMENTS, ALL):
         reject("experiment", name, ", ".join((*EXPERIMENTS, ALL)))
+    size = SIZES[cast(Scale, scale)]
+    if workers is not None:
+        check_integer("workers", workers, 1)
     setup = Setup(
-        scale=cast(Scale, scale), out=out, data=_paths(data), say=lambda text: print(text, file=sys.stderr, flush=True)
+        scale=cast(Scale, scale),
+        out=out,
+        sized=replace(size, workers=workers or size.workers, device=device or size.device),
+        data=_paths(data),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     prepare(setup.size.device)
+    if train_only:
+        return _train(EXPERIMENTS if name == ALL else [name], setup)
     if name == ALL:
         if json is not None:
             reject("--json", str(json), f"nothing with {ALL!r}: each has a file of its own in the folder")
@@ -62,6 +87,29 @@ def run(name: str, *, scale: str, out: Path, data: Sequence[str], json: Path | N
     shown = (lambda _: None) if str(json) == "-" else show_row
     _run(name, setup, shown, json)
     return True
+
+
+def _train(names: Iterable[str], setup: Setup) -> bool:
+    """All runs of several experiments, side by side, those of the first ones first; then what needs the models.
+
+    Stopped, it still measures what it can: machines may not keep models until the next time.
+    """
+    staged = {name: EXPERIMENTS[name].stages(setup) for name in names}
+    done = True
+    for stage in zip_longest(*staged.values(), fillvalue=()):
+        try:
+            runs.finish(setup, [each for wanted in stage for each in wanted])
+        except ValueError as error:
+            print(error, file=sys.stderr, flush=True)
+            done = False
+            if isinstance(error, StoppedError):
+                break
+    for name, stages in staged.items():
+        EXPERIMENTS[name].look(setup, runs.there(setup, (each for wanted in stages for each in wanted)))
+    if done:
+        for name in staged:
+            EXPERIMENTS[name].last(setup)
+    return done
 
 
 def _run_all(setup: Setup) -> bool:
@@ -95,8 +143,10 @@ def _run(name: str, setup: Setup, show: Callable[[Row], None], json: Path | None
         rows.append(row if "scale" in row else {**row, _CALCULATED: setup.scale})
     # Of what is calculated, draws have a seed of 0 each.
     seeds = range(max([1, *(each.seeds for each in EXPERIMENTS[name].wanted(setup.size))]))
+    wanted = (each for stage in EXPERIMENTS[name].stages(setup) for each in stage)
+    where = ", ".join(runs.machines(setup, wanted)) or machine(setup.size.device)
     for path in (_file(name, setup), *([] if json is None else [json])):
-        results.write(path, name=f"paper-{name}", rows=rows, seeds=seeds, machine=machine(setup.size.device))
+        results.write(path, name=f"paper-{name}", rows=rows, seeds=seeds, machine=where)
     return len(rows)
 
 

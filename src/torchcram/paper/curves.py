@@ -37,10 +37,11 @@ def over_training(runs: Sequence[Trained]) -> tuple[Array, Array]:
     return steps, np.array([[routed(entry) for entry in run.metrics] for run in runs])
 
 
-def points(runs: Sequence[Trained]) -> Iterator[Row]:
-    """A row for each evaluation of each run."""
+def points(runs: Sequence[Trained], every: int = 1) -> Iterator[Row]:
+    """A row for each evaluation of each run, or for every so many of them and the last."""
     for run in runs:
-        for entry in run.metrics:
+        last = len(run.metrics) - 1
+        for entry in (entry for number, entry in enumerate(run.metrics) if number % every == 0 or number == last):
             yield {
                 "what": "attention over training",
                 "seed": run.seed,

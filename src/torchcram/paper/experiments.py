@@ -17,7 +17,7 @@ from torchcram.paper import (
     theory_runs,
     transfer,
 )
-from torchcram.paper.runs import Wanted
+from torchcram.paper.runs import Trained, Wanted
 from torchcram.paper.setup import Scale, Setup, Size
 from torchcram.results import Row
 
@@ -34,7 +34,13 @@ class Experiment:
     calculate: Callable[[Scale], Iterator[Row]] = _nothing
     """Rows that need no training."""
     wanted: Callable[[Size], Sequence[Wanted]] = lambda _: ()
-    """What it trains."""
+    """What it trains with nothing but what is made here."""
+    staged: Callable[[Setup], Sequence[Sequence[Wanted]]] | None = None
+    """All that it trains, in stages of which each may need the one before. None: `wanted`, at once."""
+    look: Callable[[Setup, Mapping[str, Sequence[Trained]]], None] = lambda *_: None
+    """Measure what needs the models themselves, of those runs that are there, and keep it beside them."""
+    last: Callable[[Setup], None] = lambda _: None
+    """What else it trains, other than as runs, when all its stages are done."""
     train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
     """Train, and tell what came of it."""
     data: tuple[str, ...] = ()
@@ -45,18 +51,16 @@ class Experiment:
         yield from self.calculate(setup.scale)
         yield from self.train(setup)
 
+    def stages(self, setup: Setup) -> Sequence[Sequence[Wanted]]:
+        """What it trains, one after the other."""
+        return (self.wanted(setup.size),) if self.staged is None else self.staged(setup)
+
     def runs(self, size: Size) -> int:
         """How many models it trains; experiments share those that are the same."""
         return sum(each.seeds for each in self.wanted(size))
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {
-    "theory": Experiment(
-        about="OPT, the bounds of theorems 1 to 3, and drawn and trained routers and memories to hold against them",
-        calculate=theory.calculate,
-        wanted=theory_runs.wanted,
-        train=theory_runs.run,
-    ),
     "srcd": Experiment(
         about="table 1: CRAM, with our recipe and the paper's, and four other systems on SRCD; attention over training",
         wanted=srcd.wanted,
@@ -65,6 +69,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "ablations": Experiment(
         about="table 4, and the same without what we have added; other ranks and tolerances",
         wanted=ablations.wanted,
+        look=ablations.look,
         train=ablations.run,
     ),
     "phase": Experiment(
@@ -72,6 +77,12 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         calculate=phase.calculate,
         wanted=phase_runs.wanted,
         train=phase_runs.run,
+    ),
+    "theory": Experiment(
+        about="OPT, the bounds of theorems 1 to 3, and drawn and trained routers and memories to hold against them",
+        calculate=theory.calculate,
+        wanted=theory_runs.wanted,
+        train=theory_runs.run,
     ),
     "practice": Experiment(
         about="the plotted points refitted; read decisions per pattern and exposure, of trained models",
@@ -82,13 +93,18 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "frontier": Experiment(
         about="quality against reads and against time, of CRAM and others along what trades them; text with --data",
         wanted=frontier.wanted,
+        staged=frontier.stages,
+        look=frontier.look,
         train=frontier.run,
         data=("text", "text-held-out"),
     ),
     "transfer": Experiment(
         about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
         wanted=transfer.wanted,
+        staged=transfer.stages,
+        last=transfer.last,
         train=transfer.run,
         data=("p12", "wearable"),
     ),
 }
+"""In the order of what matters most, if there is not time for all."""

@@ -19,13 +19,34 @@ _REPEATS = 9  # forward passes that a time is the median of
 
 
 def wanted(size: Size) -> list[Wanted]:
-    """All models on SRCD; on text, where there are files, as many again."""
-    return [each for mine in prices.wanted(MODELS, size).values() for each in mine]
+    """All models on SRCD; on text, where there are files, nearly as many again."""
+    return _all(prices.wanted(MODELS, size))
+
+
+def stages(setup: Setup) -> list[list[Wanted]]:
+    """All that it trains with the data that is given."""
+    return [[each for curves in _tasks(setup).values() for each in _all(curves)]]
 
 
 def run(setup: Setup) -> Iterator[Row]:
     """A row for each run, with the time of a forward pass, and a mean for each place on a curve."""
-    yield from _curves(setup, "srcd", prices.wanted(MODELS, setup.size))
+    for task, curves in _tasks(setup).items():
+        yield from _curves(setup, task, curves)
+
+
+def look(setup: Setup, trained: Mapping[str, Sequence[Trained]]) -> None:
+    """Time a forward pass of the first run of each place, and keep it beside the run."""
+    every = [runs[0] for runs in trained.values() if runs and runs[0].seed == 0]
+    left = [run for run in every if run.told("forward") is None]
+    # In turns, all of them: so whatever else the machine does touches all alike.
+    seconds = forward_seconds([run.trainer() for run in left], repeats=_REPEATS) if left else []
+    for run, time in zip(left, seconds, strict=True):
+        run.tell("forward", {"forward_ms": 1000 * time})
+
+
+def _tasks(setup: Setup) -> dict[str, Mapping[str, Sequence[Wanted]]]:
+    """What is trained on each task; on text if there are files for it."""
+    found: dict[str, Mapping[str, Sequence[Wanted]]] = {"srcd": prices.wanted(MODELS, setup.size)}
     given = [name for name in TEXT if name in setup.data]
     if given and len(given) < len(TEXT):
         raise ValueError(f"--data {given[0]} alone is not enough; give {' and '.join(TEXT)}")
@@ -33,7 +54,12 @@ def run(setup: Setup) -> Iterator[Row]:
         files = tuple(
             f"task.{field}={setup.data[name]}" for field, name in zip(("train", "held_out"), TEXT, strict=True)
         )
-        yield from _curves(setup, "text", _possible(setup, prices.wanted(MODELS, setup.size, "text", files)))
+        found["text"] = _possible(setup, prices.on_text(MODELS, setup.size, files))
+    return found
+
+
+def _all(curves: Mapping[str, Sequence[Wanted]]) -> list[Wanted]:
+    return [each for places in curves.values() for each in places]
 
 
 def _possible(setup: Setup, curves: Mapping[str, Sequence[Wanted]]) -> dict[str, Sequence[Wanted]]:
@@ -53,16 +79,13 @@ def _possible(setup: Setup, curves: Mapping[str, Sequence[Wanted]]) -> dict[str,
 
 
 def _curves(setup: Setup, task: str, curves: Mapping[str, Sequence[Wanted]]) -> Iterator[Row]:
-    trained = train(setup, [each for mine in curves.values() for each in mine])
-    every = [run for place in trained.values() for run in place]
-    # In turns, all of them: so whatever else the machine does touches all alike.
-    seconds = forward_seconds([run.trainer() for run in every], repeats=_REPEATS)
-    milliseconds = {run.folder: 1000 * time for run, time in zip(every, seconds, strict=True)}
+    trained = train(setup, _all(curves))
+    look(setup, trained)
     means: list[dict[str, float | str | None]] = []
     for model, places in curves.items():
         for place in places:
             runs = trained[place.name]
-            rows = [_row(run, milliseconds[run.folder]) for run in runs]
+            rows = [_row(run) for run in runs]
             where: Row = {"task": task, "model": model, "place": place.name.removeprefix(f"{model}, ")}
             for row in rows:
                 yield measured(setup, {"what": "run on the frontier", "claim": "srcd/reads", **where, **row})
@@ -82,7 +105,7 @@ def _curves(setup: Setup, task: str, curves: Mapping[str, Sequence[Wanted]]) -> 
         )
 
 
-def _row(run: Trained, milliseconds: float) -> Row:
+def _row(run: Trained) -> Row:
     kept = (
         "accuracy",
         "accuracy_novel",
@@ -98,13 +121,14 @@ def _row(run: Trained, milliseconds: float) -> Row:
         "seed": run.seed,
         **{name: run.row[name] for name in kept if name in run.row},
         "released_at": run.released_at,
-        "forward_ms": milliseconds,
+        **(run.told("forward") or {}),
         "step_ms": 1000 * run.metrics[-1]["step_seconds"],
     }
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:
-    values = [row[name] for row in rows]
+    """Over the runs that have it: a time is taken of one of them."""
+    values = [row[name] for row in rows if name in row]
     return None if any(value is None for value in values) else statistics.mean(map(float, values))  # type: ignore[arg-type]
 
 

@@ -12,8 +12,10 @@ from scipy import stats
 
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.curves import Array, at_release, over_training, points
+from torchcram.paper.prices import PRICES
 from torchcram.paper.runs import Trained, Wanted, measured, train
 from torchcram.paper.setup import Setup, Size
+from torchcram.paper.srcd import summary
 from torchcram.paper.transition import FITS, Transition, intervals, sigmoid
 from torchcram.results import Row
 from torchcram.training.recipes import RECIPES
@@ -35,12 +37,12 @@ def wanted(size: Size) -> list[Wanted]:
     """Both recipes, then ours with one setting moved at a time, and the paper's with another temperature schedule."""
     rate = RECIPES[size.preset]["optimizer.rate"]
     values = {
-        "consolidation.cooling": size.others(*(str(size.steps // part) for part in (3, 6, 30))),
-        "consolidation.price": size.others("0.2", "0.0125", "0.8"),
-        "optimizer.rate": size.others(*(f"{rate * times:g}" for times in (0.5, 1.5, 0.25))),
+        "consolidation.cooling": size.others(*(str(size.steps // part) for part in (3, 30))),
+        "consolidation.price": size.others(*PRICES),
+        "optimizer.rate": size.others(*(f"{rate * times:g}" for times in (0.5, 1.5))),
         "batch": size.others("8", "32"),
     }
-    cooling = [str(round(share * size.paper_steps)) for share in (0.6, 0.15, 0.9)]
+    cooling = [str(round(share * size.paper_steps)) for share in (0.6, 0.15)]
     return [
         Wanted(name=OURS, seeds=size.main_seeds),
         Wanted(name=PAPERS, changes=size.papers, seeds=size.main_seeds),
@@ -70,7 +72,7 @@ def run(setup: Setup) -> Iterator[Row]:
     for name in (OURS, PAPERS):
         for row in points(trained[name]):
             yield measured(setup, {**row, "claim": "phase/fall", "curve": "phase/attention", "model": name})
-        for row in _densities(trained[name]):
+        for row in (_quality_at_the_fall(trained[name]), *_densities(trained[name])):
             yield measured(setup, {**row, "claim": "phase/quality-threshold", "model": name})
     for name, runs in trained.items():
         for row in _fits(runs, setup.size.draws):
@@ -181,6 +183,18 @@ def _value(run: Trained, setting: str) -> float:
     for part in setting.split("."):
         value = getattr(value, part)
     return float(value)
+
+
+def _quality_at_the_fall(runs: Sequence[Trained]) -> Row:
+    """q̄ where half of the fall is over, a run each; nothing if one of them did not fall."""
+    found = [(run, fall(run)) for run in runs]
+    values = [
+        float(np.interp(each.centre, *np.array([(e["step"], e["mean_quality"]) for e in run.metrics], dtype=float).T))
+        if each is not None
+        else None
+        for run, each in found
+    ]
+    return {"what": "mean quality where attention falls", "printed": _THRESHOLD, **summary(values), "runs": len(runs)}
 
 
 def _densities(runs: Sequence[Trained]) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from torchcram.paper.runs import Wanted
@@ -36,13 +36,14 @@ class Dial:
         ]
 
 
-_PRICES = ("0.5", "0.01", "0.2")
+PRICES = ("0.5", "0.01", "0.2")
+"""Of a read, in nats, besides the usual one."""
 
 DIALS: Mapping[str, Dial] = {
-    "cram": Dial(changes={}, setting="consolidation.price", usual="0.05", others=_PRICES),
-    "gate": Dial(changes={"model": "gate"}, setting="consolidation.price", usual="0.05", others=_PRICES),
+    "cram": Dial(changes={}, setting="consolidation.price", usual="0.05", others=PRICES),
+    "gate": Dial(changes={"model": "gate"}, setting="consolidation.price", usual="0.05", others=PRICES),
     "semantic memory without L_cons": Dial(
-        changes={"consolidation.consolidation": "0"}, setting="consolidation.price", usual="0.05", others=_PRICES
+        changes={"consolidation.consolidation": "0"}, setting="consolidation.price", usual="0.05", others=PRICES
     ),
     "seqboat+cost": Dial(
         changes={"model": "seqboat+cost"}, setting="model.cost", usual="0.05", others=("0.5", "0.005", "2.0")
@@ -56,8 +57,26 @@ DIALS: Mapping[str, Dial] = {
 deviations say how unsure a token must be."""
 
 
-def wanted(
-    names: tuple[str, ...], size: Size, task: str = "srcd", given: tuple[str, ...] = ()
-) -> dict[str, list[Wanted]]:
-    """Runs along the dial of each model."""
-    return {name: DIALS[name].runs(name, size, task, given) for name in names}
+TEXT_PRICES = ("0.01", "0.002")
+"""The same on text, where all reads together are worth some hundredths of a nat for each byte."""
+_RELEASED = 0.4  # of the steps
+
+
+def wanted(names: tuple[str, ...], size: Size) -> dict[str, list[Wanted]]:
+    """Runs along the dial of each model, on SRCD."""
+    return {name: DIALS[name].runs(name, size) for name in names}
+
+
+def on_text(names: tuple[str, ...], size: Size, given: tuple[str, ...]) -> dict[str, list[Wanted]]:
+    """The same on text, at two other settings at most.
+
+    Models with a price are released at a step: while a text is still learned, no model is found competent.
+    """
+    released = {"consolidation.release": str(round(_RELEASED * size.steps_on("text")))}
+    found = {}
+    for name in names:
+        dial = DIALS[name]
+        if dial.setting == "consolidation.price":
+            dial = replace(dial, changes={**dial.changes, **released}, others=TEXT_PRICES)
+        found[name] = replace(dial, others=dial.others[: len(TEXT_PRICES)]).runs(name, size, "text", given)
+    return found

@@ -5,12 +5,15 @@ Experiments that ask for the same run share it, since a run lies where its setti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torchcram import results
+from torchcram.files import replacing
 from torchcram.paper.setup import Setup, Size
 from torchcram.results import VARIED, Row
 from torchcram.training.config import RunConfig
@@ -98,45 +101,80 @@ class Trained:
         """As it is at its end, with `a.b=c` changes of task or model."""
         return restored(self.folder, self.device, changes)
 
+    def told(self, what: str) -> Row | None:
+        """What was measured of it besides, and kept in its folder; None if that was not done."""
+        file = self.folder / f"{what}.json"
+        found: Row | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return found
+
+    def tell(self, what: str, row: Row) -> None:
+        """Keep what was measured: it stays where checkpoints do not."""
+        with replacing(self.folder / f"{what}.json") as temporary:
+            temporary.write_text(json.dumps(dict(row)) + "\n", encoding="utf-8")
+
+    def once(self, what: str, measure: Callable[[], Row]) -> Row:
+        """What was measured of it besides, now if not before."""
+        found = self.told(what)
+        if found is None:
+            found = measure()
+            self.tell(what, found)
+        return found
+
 
 def train(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
     """Train what is not there yet; all runs by the name of what was wanted, in the order of seeds.
 
     Settings that cannot be trained are told before the first run begins. A run that fails does not stop the others.
     """
-    jobs = {each.name: each.jobs(setup.size, setup.out) for each in wanted}
+    wanted = list(wanted)
+    finish(setup, wanted)
+    return there(setup, wanted)
+
+
+def finish(setup: Setup, wanted: Iterable[Wanted]) -> None:
+    """Train what is not there yet, of one experiment or several; raises if something is left."""
     every: dict[Path, Job] = {}
-    for job in (job for mine in jobs.values() for job in mine):
+    for job in _jobs(setup, wanted):
         if every.setdefault(job.folder, job).varied != job.varied:
             raise ValueError(f"two runs with different settings would share the folder {job.folder}")
     for job in every.values():
         job.check()
     sweep = Sweep(list(every.values()), workers=setup.size.workers, device=setup.size.device, rows=setup.size.rows)
-    rows: dict[Path, dict[str, Any]] = {}
+    done = 0
     failed: list[str] = []
     with stopping_signals(sweep.stop, "stopping all runs, with checkpoints"):
         for job, row in sweep.run(lambda job, text: failed.append(f"{job.folder.name}: {text}")):
             if row is not None:
-                rows[job.folder] = row
-                setup.say(f"{len(rows)}/{len(every)} {job.task}/{job.folder.name}")
-    if len(rows) < len(every):
+                done += 1
+                setup.say(f"{done}/{len(every)} {job.task}/{job.folder.name}")
+    if done < len(every):
         why = "".join(f"\n  {text}" for text in failed)
         kind = StoppedError if sweep.stopped else ValueError
-        raise kind(
-            f"{len(every) - len(rows)} of {len(every)} runs are not done; the same command goes on with them{why}"
-        )
-    return {
-        name: [
-            Trained(
-                folder=job.folder,
-                seed=int(job.varied["seed"]),
-                row={key: value for key, value in rows[job.folder].items() if not key.startswith(VARIED)},
-                device=setup.size.device,
-            )
-            for job in mine
-        ]
-        for name, mine in jobs.items()
-    }
+        raise kind(f"{len(every) - done} of {len(every)} runs are not done; the same command goes on with them{why}")
+
+
+def there(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
+    """The runs that came to their end, by the name of what was wanted, in the order of seeds."""
+    found: dict[str, list[Trained]] = {}
+    for each in wanted:
+        for job in each.jobs(setup.size, setup.out):
+            row = job.result(setup.size.rows)
+            if row is not None:
+                own = {name: value for name, value in row.items() if not name.startswith(VARIED)}
+                run = Trained(folder=job.folder, seed=int(job.varied["seed"]), row=own, device=setup.size.device)
+                found.setdefault(each.name, []).append(run)
+    return found
+
+
+def machines(setup: Setup, wanted: Iterable[Wanted]) -> list[str]:
+    """Where runs were trained, as their rows say: that need not be here."""
+    files = dict.fromkeys(job.folder / "row.json" for job in _jobs(setup, wanted))
+    return list(dict.fromkeys(results.read(file)["machine"] for file in files if file.is_file()))
+
+
+def _jobs(setup: Setup, wanted: Iterable[Wanted]) -> Iterator[Job]:
+    for each in wanted:
+        yield from each.jobs(setup.size, setup.out)
 
 
 def measured(setup: Setup, row: Row) -> Row:

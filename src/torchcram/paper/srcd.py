@@ -21,6 +21,7 @@ SYSTEMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 """Each with its row in table 1 and what makes it; all with the learning rate of CRAM's recipe."""
 PAPERS = "cram, the paper's recipe"
+_EVERY = 4  # evaluations from one point of a curve to the next; `phase` has them all of CRAM
 
 
 def wanted(size: Size) -> list[Wanted]:
@@ -39,7 +40,7 @@ def run(setup: Setup) -> Iterator[Row]:
         for found in (*compared("srcd", row, runs), *map(whole, runs)):
             yield measured(setup, {**found, "model": name})
     for name, runs in trained.items():
-        for found in points(runs):
+        for found in points(runs, every=_EVERY):
             yield measured(setup, {**found, "claim": "srcd/reads", "curve": "phase/attention", "model": name})
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from torchcram.paper import transfer_series
 from torchcram.paper.claims import CLAIMS
-from torchcram.paper.runs import Trained, Wanted, measured, train
+from torchcram.paper.runs import Trained, Wanted, finish, measured, there, train
 from torchcram.paper.setup import Setup, Size
 from torchcram.paper.srcd import summary
 from torchcram.results import Row
 from torchcram.training.settings import configure
 
-_CALLED = {"srcd": "srcd", "copying": "copy", "associative": "associative"}  # by the claims
+_CALLED = {"srcd": "srcd", "copying": "copy", "associative": "associative", "p12": "physionet"}  # by the claims
 _PAIRS = (("srcd", "copying"), ("srcd", "associative"), ("copying", "associative"))
+_PARTS = transfer_series.FROZEN["cram"]
 # Layers that are to be taken over must be alike: where a binding is two tokens, they need a convolution.
 _SOURCES = {"srcd": {"model.episodic.convolution": "2"}, "copying": {}}
 
@@ -46,7 +47,8 @@ class Transfer:
 
     def wanted(self, size: Size) -> Wanted:
         """The router decides from the first step on: it is the other task's."""
-        source = _from_scratch(self.model, self.source, size)
+        plain = Wanted(name=self.source, seeds=size.seeds)  # a data set's, which has no settings of its own
+        source = plain if self.source == transfer_series.SOURCE else _from_scratch(self.model, self.source, size)
         folder = "-".join(f"{each.rpartition('.')[2]}={value}" for each, value in source.changes.items())
         own = {"consolidation.release": "0"} if self.model == "cram" else _control(self.model, size)
         return Wanted(
@@ -64,7 +66,7 @@ class Transfer:
 
 def transfers(size: Size) -> list[Transfer]:
     """Of CRAM with semantic memory, router and q̂ frozen, and where there is time all layers; of SeqBoat likewise."""
-    parts = [("semantic", "router", "quality"), *([("layers",)] if size.values > 2 else [])]
+    parts = [_PARTS, *([("layers",)] if size.values > 2 else [])]
     ours = [Transfer(model="cram", source=a, target=b, frozen=frozen) for a, b in _PAIRS for frozen in parts]
     return [*ours, Transfer(model="seqboat", source="srcd", target="copying", frozen=("configure",))]
 
@@ -92,15 +94,57 @@ def wanted(size: Size) -> list[Wanted]:
     return [*first(size), *(each.wanted(size) for each in transfers(size))]
 
 
+def stages(setup: Setup) -> list[list[Wanted]]:
+    """One after the other: what is transferred must have been trained."""
+    return [first(setup.size), [each.wanted(setup.size) for each in transfers(setup.size)]]
+
+
+def last(setup: Setup) -> None:
+    """When all of these are there: fits to the data sets that are given, and tasks with the layers of such fits."""
+    transfer_series.finish(setup, _fits(setup))
+    if more := from_series(setup):
+        finish(setup, [each.wanted(setup.size) for each in more])
+    transfer_series.finish(setup, _fits_from_series(setup))
+
+
+def from_series(setup: Setup) -> list[Transfer]:
+    """From a data set to tasks, if there are its files."""
+    source = transfer_series.SOURCE
+    tasks = dict.fromkeys(target for _, target in _PAIRS) if source in setup.data else ()
+    return [Transfer(model="cram", source=source, target=each, frozen=_PARTS) for each in tasks]
+
+
+def _fits(setup: Setup) -> list[transfer_series.Fit]:
+    sources = (("cram", "srcd"), ("seqboat", "srcd"), ("cram", "copying"))
+    runs = {
+        (model, source): {
+            int(job.varied["seed"]): job.folder
+            for job in _from_scratch(model, source, setup.size).jobs(setup.size, setup.out)
+        }
+        for model, source in sources
+    }
+    return transfer_series.fits(setup, runs)
+
+
+def _fits_from_series(setup: Setup) -> list[transfer_series.Fit]:
+    if transfer_series.SOURCE not in setup.data:
+        return []
+    runs = {seed: transfer_series.layers(setup, seed) for seed in range(setup.size.seeds)}
+    return transfer_series.fits(setup, {("cram", transfer_series.SOURCE): runs})
+
+
 def run(setup: Setup) -> Iterator[Row]:
     """For each transfer its runs, and what is printed beside what was measured."""
     scratch = train(setup, first(setup.size))
     every = transfers(setup.size)
     trained = train(setup, [each.wanted(setup.size) for each in every])
+    last(setup)
+    more = from_series(setup)
+    trained |= there(setup, [each.wanted(setup.size) for each in more])
     for name, runs in scratch.items():
         for each in runs:
             yield measured(setup, {**_row(each), "what": "from scratch", "claim": "transfer/fall", "model": name})
-    for transfer in every:
+    for transfer in (*every, *more):
         after, before = trained[transfer.name], scratch[transfer.wanted_to_compare]
         about: Row = {"model": transfer.model, "source": transfer.source, "target": transfer.target}
         frozen: Row = {**about, "frozen": " ".join(transfer.frozen)}
@@ -110,7 +154,7 @@ def run(setup: Setup) -> Iterator[Row]:
             # With all layers frozen it is not what the paper has done: nothing printed to compare it with.
             own = {name: value for name, value in row.items() if name != "printed" or "layers" not in transfer.frozen}
             yield measured(setup, {**own, **frozen})
-    for row in transfer_series.rows(setup, {"cram": scratch["cram on srcd"], "seqboat": scratch["seqboat on srcd"]}):
+    for row in transfer_series.rows(setup, (*_fits(setup), *_fits_from_series(setup))):
         yield measured(setup, row)
 
 

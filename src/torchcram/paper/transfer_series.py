@@ -1,103 +1,214 @@
-"""Transfer from SRCD to real time series, where someone has their files (`--data p12=FOLDER`)."""
+"""Transfer to real time series, and from them, where someone has their files (`--data p12=FOLDER`).
+
+Each fit is kept in a file of its own, and many are made at a time, each in a process of its own.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from torchcram.files import replacing
 from torchcram.paper.claims import CLAIMS
-from torchcram.paper.runs import Trained
 from torchcram.paper.setup import Setup
 from torchcram.results import Row
-from torchcram.timeseries import compare, datasets
+from torchcram.timeseries import CramClassifier, CramLabeller, compare, datasets
 from torchcram.timeseries.series import Split
+from torchcram.training import checkpoint
+from torchcram.training.checkpoint import Checkpoint
+from torchcram.training.run import RunFolder
 
 TARGETS: Mapping[str, tuple[str, str]] = {"p12": ("physionet", "auroc"), "wearable": ("activity", "accuracy")}
 """Data sets by name, with what the claims call them and the measure that is compared; the paper's Activity is of
 wearable sensors."""
 FROZEN: Mapping[str, tuple[str, ...]] = {"cram": ("semantic", "router", "quality"), "seqboat": ("configure",)}
+SOURCE = "p12"
+"""The data set whose models others begin with, too."""
+SCRATCH = "from scratch"
+_EPOCHS = {"p12": 4}  # of thousands of samples; of a few hundred, as many as there are by default
 
 
-def rows(setup: Setup, sources: Mapping[str, Sequence[Trained]]) -> Iterator[Row]:
-    """Of each data set that is given: each model from scratch and with the layers of its runs on SRCD."""
-    for name in TARGETS:
-        if name in setup.data:
-            parts = datasets.split(name, setup.data[name], kept=setup.out / "data")
-            for model, runs in sources.items():
-                yield from moved(setup, name, parts, model, runs)
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One model that is fitted to a data set."""
+
+    target: str
+    model: str
+    source: str
+    """What its layers were trained on before; or from scratch."""
+    seed: int
+    like: Path
+    """A run that has the layers: those that it begins with, or, from scratch, those that it is to have."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        how = SCRATCH.replace(" ", "-") if self.source == SCRATCH else f"from={self.source}"
+        return f"{self.target}-{self.model}-{how}-seed={self.seed}"
+
+    def file(self, setup: Setup) -> Path:
+        """What came of it."""
+        return setup.out / "series" / f"{self.name}.json"
 
 
-def moved(setup: Setup, target: str, parts: Split, model: str, runs: Sequence[Trained]) -> Iterator[Row]:
-    """From scratch and transferred, as often as there are runs to begin with, and what the tables print."""
+def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, Path]]) -> list[Fit]:
+    """All that are to be made with the data that is given, of runs by (model, source) and seed.
+
+    From scratch, a model has the layers of its run on SRCD.
+    """
+    found = []
+    for target in (name for name in TARGETS if name in setup.data):
+        for (model, source), runs in sources.items():
+            for seed, like in runs.items():
+                common: dict[str, Any] = {"target": target, "model": model, "seed": seed}
+                if source == "srcd":
+                    found.append(Fit(**common, source=SCRATCH, like=like))
+                if source != target:
+                    found.append(Fit(**common, source=source, like=like))
+    return found
+
+
+def finish(setup: Setup, wanted: Sequence[Fit]) -> None:
+    """Make those that are not there yet, side by side."""
+    left = [each for each in wanted if not each.file(setup).is_file()]
+    if not left:
+        return
+    for target in {each.target for each in left}:
+        _parts(setup, target)  # read once, and kept for all
+    given = {"out": setup.out, "data": dict(setup.data), "size": setup.size, "scale": setup.scale}
+    workers = min(setup.size.workers, len(left))
+    # Fresh processes: a GPU that one has used does not survive being copied.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(_made_of, each, given): each for each in left}
+        for done in as_completed(waiting):
+            done.result()
+            setup.say(waiting[done].name)
+
+
+def _made_of(fit: Fit, given: Mapping[str, Any]) -> None:
+    setup = Setup(scale=given["scale"], out=given["out"], sized=given["size"], data=given["data"])
+    make(fit, _parts(setup, fit.target), setup)
+
+
+def _parts(setup: Setup, target: str) -> Split:
+    return datasets.split(target, setup.data[target], kept=setup.out / "data")
+
+
+def make(fit: Fit, parts: Split, setup: Setup) -> None:
+    """Fit it, judge it, and keep what came of it; of a model that others begin with its layers, too."""
+    begun = time.perf_counter()
+    like = RunFolder(fit.like).config.model.to_dict()
+    epochs = _EPOCHS.get(fit.target) if setup.size.telling else 1
+    settings: dict[str, Any] = {
+        "preset": setup.size.preset,
+        "changes": {name: part for name, part in like.items() if name not in ("inputs", "outputs")},
+        **({} if fit.source == SCRATCH else {"start": {"run": str(fit.like), "frozen": FROZEN[fit.model]}}),
+        **({} if epochs is None else {"epochs": epochs}),
+    }
+    kind = CramLabeller if parts.train.per_step else CramClassifier
+    made = kind(model=fit.model, seed=fit.seed, device=setup.size.device, progress=False, **settings)
+    made.fit(parts.train, parts.val)
+    said = made.predict_proba(parts.test)
+    assert made.ledger is not None
+    row = {**compare.scores(parts.test, said, draws=0), **made.ledger.to_dict()}
+    if (fit.target, fit.model, fit.source) == (SOURCE, "cram", SCRATCH):
+        _keep(fit, made, layers(setup, fit.seed))
+    file = fit.file(setup)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary:
+        told = {**row, "epochs": len(made.history[0]), "seconds": time.perf_counter() - begun}
+        temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
+
+
+def layers(setup: Setup, seed: int) -> Path:
+    """Where those of a model of `SOURCE` are kept, as a run whose layers others can begin with."""
+    return setup.out / "runs" / SOURCE / f"seed={seed}"
+
+
+def _keep(fit: Fit, made: CramClassifier | CramLabeller, folder: Path) -> None:
+    like = RunFolder(fit.like).config
+    with tempfile.TemporaryDirectory() as temporary:
+        made.save(temporary)
+        tensors = load_file(Path(temporary) / "member-0.safetensors")
+    held = {name: value for name, value in tensors.items() if name.startswith("model.blocks.")}
+    checkpoint.save(folder / "checkpoints", Checkpoint(step=0, tensors=held, extra={}))
+    if not (folder / "config.json").exists():
+        RunFolder(folder).begin(like.override({"task": fit.target, "settings": {}, "seed": fit.seed}))
+
+
+@dataclass(kw_only=True)
+class _Told:
+    """What came of the fits of one model on one data set, by source."""
+
+    rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def mean(self, source: str, name: str) -> float | None:
+        values = [row.get(name) for row in self.rows[source]]
+        return None if any(value is None for value in values) else statistics.mean(values)  # type: ignore[type-var]
+
+
+def rows(setup: Setup, wanted: Iterable[Fit]) -> Iterator[Row]:
+    """A row for each fit, then what the tables print beside what was measured."""
+    told: dict[tuple[str, str], _Told] = {}
+    for fit in wanted:
+        row = json.loads(fit.file(setup).read_text(encoding="utf-8"))
+        told.setdefault((fit.target, fit.model), _Told()).rows.setdefault(fit.source, []).append(row)
+        measure = TARGETS[fit.target][1]
+        kept = (measure, "reads", "layer_reads", "epochs", "seconds")
+        yield {
+            "what": SCRATCH if fit.source == SCRATCH else "transferred",
+            "claim": "transfer/fall",
+            "model": fit.model,
+            "source": fit.source,
+            "target": fit.target,
+            "seed": fit.seed,
+            **{key: row.get(key) for key in kept},
+        }
+    for (target, model), found in told.items():
+        for source in found.rows:
+            if source != SCRATCH:
+                yield from _compared(target, model, source, found)
+
+
+_CALLED = {"srcd": "srcd", "copying": "copy", "p12": "physionet"}
+
+
+def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row]:
     called, measure = TARGETS[target]
-    found: dict[str, list[Mapping[str, Any]]] = {"from scratch": [], "transferred": []}
-    for how, mine in found.items():
-        for run in runs:
-            file = setup.out / "series" / f"{target}-{model}-{how.replace(' ', '-')}-seed={run.seed}.json"
-            row = _once(file, parts, model, run, setup, frozen=FROZEN[model] if how == "transferred" else ())
-            mine.append(row)
-            setup.say(file.stem)
-            kept = (measure, "reads", "layer_reads", "seconds")
-            yield {
-                "what": how,
-                "claim": "transfer/fall",
-                "model": model,
-                "target": target,
-                "seed": run.seed,
-                **{key: row.get(key) for key in kept},
-            }
-    mean = {how: {key: _mean(mine, key) for key in (measure, "layer_reads")} for how, mine in found.items()}
-    reads, before = mean["transferred"]["layer_reads"], mean["from scratch"]["layer_reads"]
+    reads, before = told.mean(source, "layer_reads"), told.mean(SCRATCH, "layer_reads")
     columns = {
-        "accuracy": mean["transferred"][measure],
+        "accuracy": told.mean(source, measure),
         "attention": reads,
         "fall": 1 - reads / before if reads is not None and before else None,
     }
     row_name = called if model == "cram" else f"{model}-{called}"
-    claims = [(f"transfer/{row_name}/{column}", column) for column in columns]
-    claims += [(f"transfer/from/srcd/{called}", "fall")] if model == "cram" else []
+    # Table 2 is of SRCD alone.
+    claims = [(f"transfer/{row_name}/{column}", column) for column in columns] if source == "srcd" else []
+    claims += [(f"transfer/from/{_CALLED[source]}/{called}", "fall")] if model == "cram" else []
     for claim, column in claims:
         if claim in CLAIMS:
             yield {
-                "what": f"{column} of srcd → {target}",
+                "what": f"{column} of {source} → {target}",
                 "claim": claim,
                 "printed": CLAIMS[claim].value,
                 "measured": columns[column],
                 "measure": measure,
-                f"{measure}_from_scratch": mean["from scratch"][measure],
+                f"{measure}_from_scratch": told.mean(SCRATCH, measure),
+                f"{measure}_transferred": told.mean(source, measure),
                 "layer_reads_from_scratch": before,
                 "model": model,
+                "source": source,
                 "target": target,
                 "frozen": " ".join(FROZEN[model]),
-                "runs": len(runs),
+                "runs": len(told.rows[source]),
             }
-
-
-def _once(
-    file: Path, parts: Split, model: str, run: Trained, setup: Setup, *, frozen: tuple[str, ...]
-) -> Mapping[str, Any]:
-    """What one fit comes to, kept in a file. Its layers are like the run's, taken over if parts of them are frozen."""
-    if file.is_file():
-        row: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return row
-    layers = {name: part for name, part in run.config.model.to_dict().items() if name not in ("inputs", "outputs")}
-    settings: dict[str, Any] = {
-        "preset": setup.size.preset,
-        "changes": layers,
-        **({"start": {"run": str(run.folder), "frozen": frozen}} if frozen else {}),
-        **({} if setup.size.telling else {"epochs": 1}),
-    }
-    said = next(iter(compare.judge(model, parts, settings=settings, device=setup.size.device, seed=run.seed)))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as temporary:
-        temporary.write_text(json.dumps(said.row) + "\n", encoding="utf-8")
-    return said.row
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [row.get(name) for row in rows]
-    return None if any(value is None for value in values) else statistics.mean(values)  # type: ignore[type-var]

@@ -125,17 +125,19 @@ def line_chart(
     heading: str = "",
     standalone: str = "",
     beside: bool = False,
+    dots: bool = False,
 ) -> str:
     """Curves over training, or over what `at` tells. `form` writes a value for the read-out; `name` is for those who
     cannot see the chart.
 
     `heading` is drawn above (a picture of its own has no page around it), `standalone` is the CSS it then needs.
-    `beside`: labels stand at the right edge even where curves end before it.
+    `beside`: labels stand at the right edge even where curves end before it; `dots`: points are marked.
     """
     labels = [curve for curve in curves if curve.middle]
     head = 26 if heading else 0
     left = (20 if standalone else 14) + _LETTER * max((len(text) for _, text in y.ticks), default=0)
-    right = 14 + _LETTER * max((len(curve.label) for curve in labels), default=0) if len(labels) > 1 else 24
+    longest = max((len(curve.label) + curve.bolder for curve in labels), default=0)
+    right = 14 + _LETTER * longest if len(labels) > 1 else 24
     top = head + (20 if spans else 6) + (16 if any(mark.label for mark in marks) else 0) + (18 if y.title else 0)
     inner, tall = width - left - right, height - top - 40
 
@@ -179,8 +181,7 @@ def line_chart(
     for curve in labels:
         weight = "bolder" if curve.bolder else "bold"
         out.append(f'<path class="line {weight} {curve.colour}" d="{_path(curve.middle, across, down)}"/>')
-        if len(curve.middle) == 1:
-            step, value = curve.middle[0]
+        for step, value in curve.middle if dots or len(curve.middle) == 1 else ():
             out.append(f'<circle class="fill {curve.colour}" cx="{across(step):.1f}" cy="{down(value):.1f}" r="3"/>')
     for level in levels:
         out.append(_text(level.label, left + 5, down(level.value) + (14 if level.below else -5), "ink halo"))

@@ -157,7 +157,12 @@ def _exponents(results: Results) -> Chart:
     for row in results.get("paper-practice", {}).get("rows", ()):
         if row["what"] == "γ by least squares of logarithms":
             rows.append(("the paper's points, refitted", row["measured"], row["low"], row["high"]))
-    axis = Axis(low=0.3, high=0.65, ticks=[(v, f"{v:g}") for v in (0.3, 0.4, 0.5, 0.6)], title="γ")
+    for row in results.get("paper-practice", {}).get("rows", ()):
+        if row["what"] == "γ of one power law without a floor" and "caveat" not in row and row.get("task") == "srcd":
+            recipe = "paper's recipe" if "paper" in row["model"] else "ours"
+            rows.append((f"decisions, {recipe}, {row['counted']}", row["measured"], row["low"], row["high"]))
+    least, most = min(0.3, *(low for *_, low, _ in rows)), max(0.65, *(high for *_, high in rows))
+    axis = Axis(low=least, high=most, ticks=[(v, f"{v:g}") for v in chart.nice(least, most, 4)], title="γ")
     drawn = chart.intervals(name="Exponents and what they may be", rows=rows, axis=axis)
     return drawn, "Exponents of response times, compared with the exponent of a probability."
 

@@ -26,6 +26,7 @@ def document(title: str, body: Iterable[str], *, style: str = "", scripts: Itera
     )
 
 
-def section(title: str, note: str, content: str) -> str:
-    """A part of a page; what it says of itself is escaped, its content is not."""
-    return f'<section><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{content}</section>'
+def section(title: str, note: str, content: str, name: str = "") -> str:
+    """A part of a page; what it says of itself is escaped, its content is not. `name`: for links to it."""
+    place = f' id="{escape(name)}"' if name else ""
+    return f'<section{place}><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{content}</section>'

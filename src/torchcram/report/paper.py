@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
 from torchcram.paper import verdicts
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts import Results, Status, Verdict
-from torchcram.report import explorer, figures
+from torchcram.report import explorer, figures, frontier
 from torchcram.report.claims import missing, where
 from torchcram.report.html import document, section
 
@@ -24,6 +25,9 @@ _SHORT: Mapping[Status, str] = {
 """Names for CSS."""
 
 
+_TRADED = "Trained models along one setting each: what they read, what that takes, and what they then answer."
+
+
 def page(results: Results, *, experiments: Collection[str]) -> str:
     """One self-contained HTML page, from result files; `explored.json`, if it is among them, fills the explorer.
 
@@ -32,28 +36,45 @@ def page(results: Results, *, experiments: Collection[str]) -> str:
     judged = verdicts.judge(results)
     explored = results.get("explored")
     folder = files("torchcram.report")
+    traded = frontier.section(results)
     body = [
         _header(judged),
         section(
             "The claims",
             "Everything that the paper prints. Verdicts are made from the numbers in result files, by code.",
             _filters(judged) + _table(judged, experiments),
+            "claims",
         ),
         section(
             "The figures",
             "What the paper's figures plot, as their source has it, and the same quantities of a run here. Hover, or "
             "choose a chart and use the arrow keys, to read values. Figure 1 is a drawing of the model.",
             figures.section(results),
+            "figures",
         ),
-        section("Memory explorer", explorer.NOTE, explorer.section(explored)) if explored is not None else "",
-        section("Where the numbers come from", "Result files, each with the command that made it.", _sources(results)),
+        section("What is traded for what", _TRADED, traded, "traded") if traded else "",
+        section("Memory explorer", explorer.NOTE, explorer.section(explored), "memory") if explored else "",
+        section(
+            "Where the numbers come from",
+            "Result files, each with the command that made it.",
+            _sources(results),
+            "sources",
+        ),
     ]
+    body[0] += _contents(body[1:])
     return document(
         "The paper, claim by claim: torchcram",
         body,
         style=(folder / "paper.css").read_text(encoding="utf-8"),
         scripts=[(folder / name).read_text(encoding="utf-8") for name in ("paper.js", "explorer.js")],
     )
+
+
+def _contents(body: Sequence[str]) -> str:
+    """Links to the page's parts: the claims alone are long."""
+    found = [match for part in body for match in re.findall(r'<section id="([^"]+)"[^>]*><h2>([^<]+)</h2>', part)]
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in found)
+    return f'<nav class="contents" aria-label="Parts of this page">{links}</nav>'
 
 
 def _header(judged: Mapping[str, Verdict]) -> str:

@@ -121,12 +121,46 @@ def _remember(job: Job) -> None:
         temporary.write_text(json.dumps(given), encoding="utf-8")
 
 
+class Worker:
+    """A process that runs commands one after the other: so torch is imported, and a GPU made ready, only once."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "torchcram.cli.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C is for the sweep, which passes it on
+        )
+
+    def call(self, words: Sequence[str], log: Path) -> int:
+        """The exit status of a command, whose words go to a file; that of the process if it ended with it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"words": list(words), "log": str(log)}).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        return int(answer) if answer else self._process.wait() or 1
+
+    def stop(self) -> None:
+        """Ask the command that runs to save and end."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End it, when its command has ended."""
+        self._process.communicate()
+
+
 class Sweep:
     """Runs jobs, so many at a time, of one folder or several. Stopped, and started again, it goes on where it was."""
 
     def __init__(self, jobs: Sequence[Job], *, workers: int, device: str, rows: int) -> None:
         self.jobs, self.workers, self.device, self.rows = jobs, workers, device, rows
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._workers: dict[int, Worker] = {}
+        """By the thread that each works for."""
         self._lock = threading.Lock()
         self._stopped = False
 
@@ -134,17 +168,22 @@ class Sweep:
         """Run what is not done yet; yields each job with what came of it, or None if it failed or was stopped."""
         for job in {job.folder.parent: job for job in self.jobs}.values():
             _remember(job)
-        with ThreadPoolExecutor(self.workers) as pool:
-            waiting = {}
-            for job in self.jobs:
-                done = job.result(self.rows)
-                if done is None:
-                    waiting[pool.submit(self._work, job, say)] = job
-                else:
-                    yield job, done
-            for future in as_completed(waiting):
-                future.result()
-                yield waiting[future], waiting[future].result(self.rows)
+        try:
+            with ThreadPoolExecutor(self.workers) as pool:
+                waiting = {}
+                for job in self.jobs:
+                    done = job.result(self.rows)
+                    if done is None:
+                        waiting[pool.submit(self._work, job, say)] = job
+                    else:
+                        yield job, done
+                for future in as_completed(waiting):
+                    future.result()
+                    yield waiting[future], waiting[future].result(self.rows)
+        finally:
+            for worker in self._workers.values():
+                worker.close()
+            self._workers.clear()
 
     @property
     def stopped(self) -> bool:
@@ -155,43 +194,40 @@ class Sweep:
         """Ask all that run to save and stop, and start nothing more."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
-                process.send_signal(signal.SIGTERM)
+            for worker in self._workers.values():
+                worker.stop()
 
     def _work(self, job: Job, say: Callable[[Job, str], None]) -> None:
         if self._stopped:
             return
         RunFolder(job.folder).tell_apart(job.varied)
-        with (job.folder.parent / f"{job.folder.name}.log").open("ab") as log:
-            for words in job.commands(self.device, self.rows):
-                code = self._call(words, log)
-                if code is None:
-                    return
-                if code:
-                    say(job, f"failed: {_last_line(log.name)} ({log.name})")
-                    return
+        log = job.folder.parent / f"{job.folder.name}.log"
+        for words in job.commands(self.device, self.rows):
+            code = self._call(words, log)
+            if code is None:
+                return
+            if code:
+                say(job, f"failed: {_last_line(log)} ({log})")
+                return
 
-    def _call(self, words: Sequence[str], log: Any) -> int | None:
+    def _call(self, words: Sequence[str], log: Path) -> int | None:
         """The exit status of a command; None if it was stopped, or not even begun."""
-        cores = max(1, (os.cpu_count() or 1) // self.workers)
-        environment = {"OMP_NUM_THREADS": str(cores), **os.environ, "PYTHONUNBUFFERED": "1"}
+        mine = threading.get_ident()
         with self._lock:
             if self._stopped:
                 return None
-            process = subprocess.Popen(
-                [sys.executable, "-m", "torchcram", *words],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C is for the sweep, which passes it on
-            )
-            self._running.add(process)
-        code = process.wait()
+            if mine not in self._workers:
+                cores = max(1, (os.cpu_count() or 1) // self.workers)
+                self._workers[mine] = Worker({"OMP_NUM_THREADS": str(cores), **os.environ, "PYTHONUNBUFFERED": "1"})
+            worker = self._workers[mine]
+        code = worker.call(words, log)
         with self._lock:
-            self._running.discard(process)
+            if code:  # whatever went wrong may have left something behind, on a GPU above all
+                worker.close()
+                del self._workers[mine]
             return None if self._stopped else code
 
 
-def _last_line(path: str) -> str:
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")

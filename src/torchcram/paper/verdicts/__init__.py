@@ -11,7 +11,18 @@ from typing import get_args
 
 from torchcram import results as files
 from torchcram.paper.claims import CLAIMS, Claim
-from torchcram.paper.verdicts import ablations, phase, practice, settings, srcd, theory, unmeasured
+from torchcram.paper.verdicts import (
+    ablations,
+    phase,
+    practice,
+    redundancy,
+    settings,
+    srcd,
+    theory,
+    timeseries,
+    transfer,
+    unmeasured,
+)
 from torchcram.paper.verdicts.verdict import Results, Rule, Status, Verdict, of_numbers, of_runs
 
 __all__ = ["HEADLINES", "SECTIONS", "STATUSES", "Results", "Status", "Verdict", "counts", "judge", "read"]
@@ -38,8 +49,13 @@ _RULES: Mapping[str, Rule] = {
     **phase.RULES,
     **practice.RULES,
     **settings.RULES,
-    **unmeasured.RULES,
+    **redundancy.RULES,
+    **timeseries.RULES,
+    **transfer.RULES,
 }
+
+_FIRST: Mapping[str, Rule] = {**phase.FIRST, **practice.FIRST, **ablations.FIRST, **transfer.FIRST}
+"""What says more of runs than their rows do by themselves."""
 
 _WELL_KNOWN = (
     "srcd/jamba-in-text",
@@ -79,7 +95,8 @@ def judge(results: Results) -> dict[str, Verdict]:
 def _judge(claim: Claim, results: Results) -> Verdict:
     own = [_RULES[claim.id]] if claim.id in _RULES else []
     rules = [of_runs, *own] if claim.id.startswith(_RUNS_FIRST) else [*own, of_runs]
-    found = [verdict for rule in (*rules, of_numbers) if (verdict := rule(claim, results)) is not None]
+    rules = [*([_FIRST[claim.id]] if claim.id in _FIRST else []), *rules, of_numbers, unmeasured.in_vain]
+    found = [verdict for rule in rules if (verdict := rule(claim, results)) is not None]
     # Rather one that rests on numbers.
     found.sort(key=lambda verdict: not verdict.files)
     if not found:

@@ -124,6 +124,22 @@ def _dynamics(claim: Claim, results: Results) -> Verdict | None:
     )
 
 
+def _fast_gamma(claim: Claim, results: Results) -> Verdict | None:
+    """The number that the text gives for the row of the table."""
+    found = [(file, row) for file, row in about(CLAIMS["ablation/fast/gamma"], results) if "caveat" not in row]
+    found = [(file, row) for file, row in found if is_number(row.get("measured"))]
+    if not found:
+        return None
+    file, row = found[0]
+    return Verdict(
+        status="holds" if near(row["measured"], claim.value) else "does not hold",
+        measured=f"γ = {figure(row['measured'], 'number')}",
+        why=str(row["what"]),
+        files=(file,),
+        command=reproduce(results, "ablations"),
+    )
+
+
 def _gamma(claim: Claim, results: Results) -> Verdict | None:
     """Whether an exponent is near those of human studies, as table 4 says in words, and often in a number, too."""
     found = [(file, row) for file, row in about(claim, results) if is_number(row.get("measured"))]
@@ -155,3 +171,6 @@ RULES: Mapping[str, Rule] = {
     **{f"{variant}/attention": _attention for variant in _VARIANTS},
     **{f"{variant}/ratio": _ratio for variant in _VARIANTS},
 }
+
+FIRST: Mapping[str, Rule] = {"ablation/fast-gamma": _fast_gamma}
+"""Before what rows of runs say by themselves."""

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping
 
-from torchcram.paper.claims import Claim
+from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts.srcd import recipe
-from torchcram.paper.verdicts.verdict import SPACE, Results, Row, Rule, Verdict, figure, near, reproduce, rows, spread
+from torchcram.paper.verdicts.verdict import (
+    SPACE,
+    Results,
+    Row,
+    Rule,
+    Status,
+    Verdict,
+    figure,
+    near,
+    reproduce,
+    rows,
+    spread,
+)
 
 _FILE = "paper-phase"
+_OURS, _PAPERS = "cram", "cram, the paper's recipe"
+_PAPERS_STEPS = CLAIMS["recipe/steps"].value
+_POINTS = 0.02  # of what is saved: less is no fall
 _FIGURES = ("Figure 2, left", "Figure 3, A")
 
 
@@ -138,8 +155,75 @@ def _fixed_points(claim: Claim, results: Results) -> Verdict | None:
 
 
 def _conditions(claim: Claim, results: Results) -> Verdict:
-    command = "torchcram sweep srcd --preset medium --device cuda --out RUNS --vary task.recurring=0,0.25,0.5,0.75,1"
-    return Verdict(status="not yet measured", why="needs runs over the recurring share", command=command)
+    """What consolidation saves of a static router's reads, over the share that recurs: from a half on, or little by
+    little?"""
+    file = "paper-theory"
+    found = [row for row in rows(results, file, what="reads over the recurring share") if "caveat" not in row]
+    shares = sorted({float(row["recurring"]) for row in found})
+    if claim.value not in shares or len(shares) < 3:
+        return Verdict(
+            status="not yet measured", why="needs runs over the recurring share", command=reproduce(results, "theory")
+        )
+    saved = {
+        share: statistics.fmean(1 - row["ratio"] for row in found if row["recurring"] == share) for share in shares
+    }
+    most = max(saved.values())
+    grows = all(saved[one] <= saved[other] + _POINTS for one, other in itertools.pairwise(shares))
+    from_half = most > 0 and all(saved[share] >= 0.9 * most for share in shares if share >= claim.value)
+    counts = {share: sum(row["recurring"] == share for row in found) for share in shares}
+    return Verdict(
+        status="holds" if from_half else "holds differently" if grows else "does not hold",
+        measured="; ".join(
+            f"{figure(share, 'share')} recurring: {figure(saved[share], 'share')} of the reads saved"
+            for share in shares
+        )
+        + f" ({min(counts.values())} seeds)",
+        why="what is saved grows with what recurs, a half is no threshold"
+        if grows and not from_half
+        else "from a half on it saves as much as it ever does"
+        if from_half
+        else "what is saved does not grow with what recurs",
+        files=(file,),
+        command=reproduce(results, "theory"),
+    )
+
+
+def _trained_step(claim: Claim, results: Results) -> Verdict | None:
+    """Where the paper's recipe lets attention fall, as a share of its training; and what moves it, with ours."""
+    fits = [row for row in rows(results, _FILE, what="sigmoid in reads over training") if "caveat" not in row]
+    none = [row for row in rows(results, _FILE, what="no fall", model=_PAPERS) if "caveat" not in row]
+    theirs = next((row for row in fits if row.get("model") == _PAPERS), None)
+    ours = next((row for row in fits if row.get("model") == _OURS), None)
+    if (theirs is None and not none) or ours is None:
+        return None
+    moved = rows(results, _FILE, what="fall against the end of the temperature's fall")
+    slopes = {row["model"]: row for row in moved if row.get("measured") is not None and "caveat" not in row}
+    told = [f"ours at step {_limits(ours)}, released at {ours['released_at']:,.0f}"]
+    status: Status = "does not hold"
+    if theirs is None:
+        told.insert(0, "with the paper's recipe no fall")
+        why = f"with the paper's recipe, {none[0]['steps']:,} steps long, reads do not fall from anywhere to anywhere"
+    else:
+        expected = claim.value * theirs["steps"] / _PAPERS_STEPS
+        told.insert(0, f"with the paper's recipe at step {_limits(theirs)} of {theirs['steps']:,}")
+        if near(theirs["measured"], expected):
+            status = "holds"
+        why = f"its schedule is as much shorter as its training: {expected:,.0f} would be the same place"
+    for model, row in slopes.items():
+        which = "the paper's" if model == _PAPERS else "our"
+        why += (
+            f"; with {which} recipe it moves by {figure(row['measured'], 'number', 2)} steps for each step that the "
+            "temperature takes longer to fall"
+        )
+        if row.get("low") is not None:
+            why += f" ({figure(row['low'], 'number', 2)} to {figure(row['high'], 'number', 2)})"
+    return Verdict(
+        status=status, measured="; ".join(told), why=why, files=(_FILE,), command=reproduce(results, "phase")
+    )
+
+
+def _limits(row: Row) -> str:
+    return f"{row['measured']:,.0f} ({row['low']:,.0f} to {row['high']:,.0f})"
 
 
 def _drawn(claim: Claim, results: Results) -> Verdict:
@@ -164,3 +248,6 @@ RULES: Mapping[str, Rule] = {
     "phase/seqboat-plot": _drawn,
     "phase/jamba-plot": _drawn,
 }
+
+FIRST: Mapping[str, Rule] = {"phase/step": _trained_step, "phase/step-about": _trained_step}
+"""Before what rows of runs say by themselves."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from torchcram.paper.claims import Claim
-from torchcram.paper.verdicts.verdict import Results, Rule, Verdict, figure, reproduce, rows
+from torchcram.paper.verdicts.verdict import Results, Rule, Verdict, figure, is_number, reproduce, rows
 
 _FILE = "paper-practice"
 _OTHERS = "a result of other people's studies; human memory is not measured here"
@@ -28,6 +28,42 @@ def _gamma(claim: Claim, results: Results) -> Verdict | None:
             + (" gives it" if inside else " gives another exponent")
             + ("; a power law times an exponential fits them better" if better else "")
             + ". Decisions of runs of ours are not yet measured"
+        ),
+        files=(_FILE,),
+        command=reproduce(results, "practice"),
+    )
+
+
+def _of_decisions(claim: Claim, results: Results) -> Verdict | None:
+    """γ of read decisions of trained runs, and whether a power law is what they follow; beside the refitted points."""
+    found = [row for row in rows(results, _FILE, what="γ of one power law without a floor") if "caveat" not in row]
+    if not found:
+        return None
+    reach = claim.values[1] if len(claim.values) > 1 else 0.0
+    low, high = claim.value - reach, claim.value + reach
+    meets = [row for row in found if is_number(row.get("low")) and row["low"] <= high and row["high"] >= low]
+    best = {
+        (row["model"], row["counted"]): str(row["what"]).partition(",")[0]
+        for row in rows(results, _FILE, best=True)
+        if "one curve for all patterns" in str(row["what"]) and "caveat" not in row
+    }
+    by_power = [row for row in meets if best.get((row["model"], row["counted"])) == "power"]
+    refitted = rows(results, _FILE, what="γ by least squares of logarithms")
+    told = [
+        f"{row['model']}, k {row['counted']}: {figure(row['measured'], 'number', 2)} "
+        f"({figure(row['low'], 'number', 2)} to {figure(row['high'], 'number', 2)})"
+        for row in found
+    ]
+    laws = list(dict.fromkeys(best.values()))
+    return Verdict(
+        status="holds" if len(by_power) == len(found) else "holds differently" if meets else "does not hold",
+        measured="; ".join(told),
+        why=(f"of what decisions follow, the best is {' or '.join(laws)}" if laws else "of read decisions")
+        + (
+            f"; refitting the {refitted[0]['points']} plotted points gives {refitted[0]['measured']:.2f} "
+            f"({refitted[0]['low']:.2f} to {refitted[0]['high']:.2f})"
+            if refitted
+            else ""
         ),
         files=(_FILE,),
         command=reproduce(results, "practice"),
@@ -85,3 +121,6 @@ RULES: Mapping[str, Rule] = {
     "practice/law": _law,
     **{f"practice/{name}": _human for name in _STUDIES},
 }
+
+FIRST: Mapping[str, Rule] = {"practice/gamma": _of_decisions, "practice/gamma-interval": _of_decisions}
+"""Before what rows of runs say by themselves."""

@@ -1,0 +1,75 @@
+"""Verdicts on transfer: attention on another task, with memory and router as they were."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchcram.paper.claims import CLAIMS, Claim
+from torchcram.paper.verdicts.verdict import Results, Rule, Verdict, about, figure, is_number, of_runs, reproduce
+
+_FALLS = ("transfer/copy/fall", "transfer/physionet/fall", "transfer/activity/fall")
+"""The targets of table 2, from SRCD."""
+
+
+def _transferred(claim: Claim, results: Results) -> Verdict | None:
+    """As rows say it, and what became of accuracy: fewer reads mean little where it fell with them."""
+    verdict = of_runs(claim, results)
+    if verdict is None:
+        return None
+    for _, row in about(claim, results):
+        ends = [
+            next((value for key, value in row.items() if key.endswith(end) and _is_score(key)), None)
+            for end in ("_from_scratch", "_transferred")
+        ]
+        if all(map(is_number, ends)):
+            before, after = (figure(float(value), "share") for value in ends if value is not None)
+            measure = "AUROC" if row.get("measure") == "auroc" else "accuracy"
+            return replace(verdict, why=f"{verdict.why}; {measure} {before} from scratch, {after} after transfer")
+    return verdict
+
+
+def _is_score(key: str) -> bool:
+    return key.startswith(("accuracy_", "auroc_"))
+
+
+def _in_short(claim: Claim, results: Results) -> Verdict | None:
+    """The abstract's range, from the falls of table 2 that there are."""
+    found = [
+        (file, target, float(row["measured"]))
+        for target in _FALLS
+        for file, row in about(CLAIMS[target], results)
+        if is_number(row.get("measured")) and is_number(row.get("printed")) and "caveat" not in row
+    ]
+    if not found:
+        return None
+    low, high = min(claim.values), max(claim.values)
+    inside = [low - 0.05 <= value <= high + 0.05 for _, _, value in found]
+    return Verdict(
+        status="holds" if all(inside) else "holds differently" if any(inside) else "does not hold",
+        measured="; ".join(f"{target.split('/')[1]} {figure(value, 'share')}" for _, target, value in found),
+        why=f"less attention than from scratch, {figure(statistics.fmean(v for *_, v in found), 'share')} on average; "
+        "more is below nothing. What accuracy did stands beside each of them",
+        files=tuple(dict.fromkeys(file for file, _, _ in found)),
+        command=reproduce(results, "transfer"),
+    )
+
+
+def _itself(claim: Claim, results: Results) -> Verdict:
+    return Verdict(
+        status="a setting, no result",
+        why="by definition: what was trained on the task stands beside itself",
+        command=reproduce(results, "transfer"),
+    )
+
+
+_SELF = ("transfer/from/physionet/physionet", "transfer/from/copy/copy")
+
+FIRST: Mapping[str, Rule] = {
+    **{name: _transferred for name in CLAIMS if name.startswith("transfer/")},
+    "transfer/fall": _in_short,
+}
+"""Before what rows of runs say by themselves."""
+
+RULES: Mapping[str, Rule] = {name: _itself for name in _SELF if name in CLAIMS}

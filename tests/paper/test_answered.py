@@ -1,0 +1,158 @@
+"""Once every experiment has been run, no claim is left without an answer. The numbers here are made up."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.paper.trying import trying
+from torchcram.paper import transfer_series, verdicts
+from torchcram.paper.claims import CLAIMS
+from torchcram.paper.experiments import EXPERIMENTS
+
+RESULTS = Path(__file__).parents[2] / "results"
+TEXTS = ("wiki", "novels")
+
+
+def probed(**step):
+    """Rows of a probe of one model."""
+    found = []
+    for text in TEXTS:
+        common = {"model": "a small model", "text": text, "weights": "pretrained", "positions": "later", **step}
+        for group in ("early", "middle", "late", "overall"):
+            for predictor, printed in (("linear", 0.6), ("mean", 0.4)):
+                found.append({"what": "group", "group": group, "predictor": predictor, "printed": printed, **common})
+                found[-1] |= {"r2": 0.5, "part": "without bias"}
+        for measure in ("printed", "r2"):
+            found.append({"what": "heads", "measure": measure, "high": 0.2, "middle": 0.3, "low": 0.5, **common})
+        found.append({"what": "loss", "loss": 3.5 - step.get("step", 0) / 1000, "text": text, "model": "a small model"})
+        found[-1] |= step
+    return found
+
+
+def compared(*models, **scores):
+    rows = [
+        {"what": "model", "model": model, "routing": routing, "split": split, "layer_reads": 0.3, **scores}
+        for model in models
+        for routing in (("routed", "dense") if model == "cram" else ("routed",))
+        for split in (1, 2)
+    ]
+    return {"rows": [{**row, "layer_reads": 1.0 if row["routing"] == "dense" else 0.3} for row in rows]}
+
+
+MODELS = ("cram", "transformer", "mamba", "seqboat")
+ELSEWHERE = {
+    "redundancy-smollm2": {"rows": probed()},
+    "redundancy-training": {"rows": [row for step in (0, 100, 900) for row in probed(step=step)]},
+    "timeseries-p12": compared(*MODELS, auroc=0.85),
+    "timeseries-activity": compared(*MODELS, accuracy=0.7),
+}
+
+
+def test_other_models_stand_beside_gpt2():
+    judged = verdicts.judge(ELSEWHERE)
+    share = judged["redundancy/share"]
+    assert share.status == "not testable here"
+    assert share.measured.startswith("a small model: R 0.6, the mean's alone 0.4, centred R² 0.5 (`wiki`); R 0.6")
+    assert share.files == ("redundancy-smollm2",)
+    assert judged["redundancy/heads-low"].measured.startswith("a small model: 50\u00a0% by R")
+    rise = judged["redundancy/rise-in-text"]
+    assert rise.measured == "a small model: R 0.6 at step 100 → 0.6 at step 900"
+    assert judged["redundancy/validation-loss/10K"].measured == "a small model: loss 3.4 at step 100 → 2.6 at step 900"
+    assert "gpt2-medium" in judged["redundancy/gpt2-medium/late"].command
+
+
+def test_without_any_probe_it_is_still_not_gpt2():
+    judged = verdicts.judge({})
+    for name, claim in CLAIMS.items():
+        if name.startswith("redundancy/") and judged[name].status != "a setting, no result":
+            assert judged[name].status == "not testable here", claim.id
+
+
+def test_time_series_are_judged_as_models_route_by_themselves():
+    judged = verdicts.judge(ELSEWHERE)
+    assert judged["timeseries/cram/attention"].measured == "0.3 ± 0\u00a0× (2 splits)"
+    assert judged["timeseries/fall"].measured == "70 ± 0\u00a0% (2 splits)"
+    assert judged["timeseries/physionet-in-text"].status == "does not hold"
+    assert judged["timeseries/activity-in-text"].files == ("timeseries-activity",)
+    assert judged["timeseries/cram/mimic3"].status == "not testable here"
+    wearable = {"timeseries-wearable": ELSEWHERE["timeseries-activity"]}
+    assert verdicts.judge(wearable)["timeseries/cram/activity"].why.startswith("of another data set")
+
+
+@pytest.mark.parametrize(
+    ("saved", "status"),
+    [
+        ((0.0, 0.25, 0.5, 0.7, 1.0), "holds differently"),
+        ((0.0, 0.1, 0.95, 0.97, 1.0), "holds"),
+        ((0.0, 0.5, 0.3, 0.2, 0.6), "does not hold"),
+    ],
+)
+def test_what_recurs_pays_from_a_half_on_or_little_by_little(saved, status):
+    rows = [
+        {"what": "reads over the recurring share", "recurring": share, "ratio": 1 - part, "seed": 0}
+        for share, part in zip((0.0, 0.25, 0.5, 0.7, 1.0), saved, strict=True)
+    ]
+    assert verdicts.judge({"paper-theory": {"rows": rows}})["phase/conditions"].status == status
+    assert verdicts.judge({"paper-theory": {"rows": rows[:2]}})["phase/conditions"].status == "not yet measured"
+
+
+@pytest.mark.parametrize(("centre", "status"), [(620, "holds"), (200, "does not hold"), (None, "does not hold")])
+def test_the_fall_of_the_papers_recipe_is_dated_by_its_own_length(centre, status):
+    ours = {"what": "sigmoid in reads over training", "model": "cram", "measured": 400, "low": 390, "high": 410}
+    ours |= {"released_at": 350, "steps": 1200}
+    theirs = {**ours, "model": "cram, the paper's recipe", "measured": centre, "steps": 2000, "low": 600, "high": 640}
+    if centre is None:
+        theirs["what"] = "no fall"
+    moved = {"what": "fall against the end of the temperature's fall", "model": "cram", "measured": 0.1}
+    found = verdicts.judge({"paper-phase": {"rows": [ours, theirs, moved]}})["phase/step"]
+    assert found.status == status
+    assert "our recipe it moves by 0.1 steps" in found.why
+
+
+@pytest.mark.parametrize(
+    ("low", "best", "status"), [(0.3, "power", "holds"), (0.3, "change-point", "holds differently"), (0.6, "power", "")]
+)
+def test_an_exponent_counts_where_its_law_is_the_best(low, best, status):
+    common = {"model": "cram", "counted": "from the start"}
+    gamma = {"what": "γ of one power law without a floor", "measured": 0.5, "low": low, "high": 0.7, **common}
+    laws = [
+        {"what": f"{law}, one curve for all patterns", "best": law == best, **common}
+        for law in ("power", "change-point")
+    ]
+    found = verdicts.judge({"paper-practice": {"rows": [gamma, *laws]}})["practice/gamma"]
+    assert found.status == (status or "does not hold")
+
+
+def test_a_fall_stands_beside_what_became_of_accuracy():
+    claim = CLAIMS["transfer/copy/fall"]
+    row = {"what": "fall of srcd → copying", "claim": claim.id, "printed": claim.value, "measured": 0.5, "runs": 3}
+    row |= {"model": "cram", "scale": "gpu", "accuracy_from_scratch": 0.9, "accuracy_transferred": 0.2}
+    judged = verdicts.judge({"paper-transfer": {"rows": [row]}})
+    assert judged[claim.id].why.endswith("accuracy 90\u00a0% from scratch, 20\u00a0% after transfer")
+    assert judged["transfer/fall"].status == "holds"
+
+
+@pytest.mark.slow
+def test_no_claim_is_left_without_an_answer(tried, tmp_path, monkeypatch):
+    """Rows of every experiment, as they come, of models too small to mean anything: here only that they are there."""
+
+    def made_up(setup, wanted):
+        for fit in wanted:
+            file = fit.file(setup)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text('{"auroc": 0.8, "accuracy": 0.6, "reads": 0.3, "layer_reads": 0.2, "seconds": 1}')
+
+    monkeypatch.setattr(transfer_series, "finish", made_up)
+    monkeypatch.setattr("torchcram.paper.transfer.from_series", lambda _: [])
+    if (tried / "runs").exists():
+        shutil.copytree(tried / "runs", tmp_path / "runs")  # what other tests have trained already
+    setup = trying(tmp_path, data=dict.fromkeys(transfer_series.TARGETS, tmp_path))
+    found = {**verdicts.read(RESULTS), **ELSEWHERE}
+    for name, experiment in EXPERIMENTS.items():
+        rows = [{key: value for key, value in row.items() if key != "caveat"} for row in experiment.run(setup)]
+        found[f"paper-{name}"] = {"rows": rows, "command": f"torchcram reproduce {name} --scale gpu"}
+    judged = verdicts.judge(found)
+    left = {name for name, verdict in judged.items() if verdict.status == "not yet measured"}
+    # Needs several shares, where this size has one besides the usual; and models of a data set that others begin with.
+    assert left - {"phase/conditions"} == {f"transfer/from/physionet/{task}" for task in ("copy", "associative")}

@@ -1,0 +1,72 @@
+"""Charts of what is traded: drawn from rows of experiments, whatever of them there is. The numbers here are made up."""
+
+import html
+
+from torchcram.report import frontier, paper
+
+
+def place(model, task, reads, **quality):
+    return {"what": "place on the frontier", "task": task, "model": model, "reads": reads, **quality}
+
+
+def rows():
+    """Of two models on both tasks, at two prices, and over what recurs."""
+    found = []
+    for model, shift in (("cram", 0.0), ("gate", 0.1)):
+        for reads in (0.015, 0.05):
+            found.append(place(model, "srcd", reads + shift, accuracy=0.9 + reads, forward_ms=5 + 10 * shift))
+            found.append(place(model, "text", reads + shift, bits_per_byte=2.5 - reads, forward_ms=7.0))
+        found += [
+            {"what": "run on the frontier", "task": task, "seed": s} for task in ("srcd", "text") for s in (0, 1, 2)
+        ]
+    return found
+
+
+def prices():
+    common = {"accuracy_novel": 0.99, "guessing_bound": 0.05}
+    found = [
+        {"what": "reads at a price", "model": model, "price": price, "reads": 0.02 / price, "seed": seed, **common}
+        for model in ("gate", "cram")
+        for price in (0.05, 0.5)
+        for seed in (0, 1)
+    ]
+    for share in (0.0, 0.5, 1.0):
+        found.append(
+            {"what": "reads over the recurring share", "model": "cram", "recurring": share, "ratio": 1 - share}
+        )
+    return found
+
+
+RESULTS = {"paper-frontier": {"rows": rows()}, "paper-theory": {"rows": prices()}}
+
+
+def test_every_figure_is_drawn():
+    told = frontier.section(RESULTS)
+    assert all(title in told for title in ("The frontier: SRCD", "The frontier: language", "Theorem 1", "Theorem 3"))
+    assert told.count("<svg") == 2 + 2 + 2 + 1
+    said = html.unescape(told)
+    assert r"positions that read 1.50\u00a0%\ncram" in said
+    assert "mean of 3 seeds" in said
+    assert "static bound, about 5" in said
+
+
+def test_points_are_marked():
+    assert frontier.section({"paper-frontier": RESULTS["paper-frontier"]}).count("<circle") == 2 * 2 * 4
+
+
+def test_what_tells_nothing_is_not_drawn():
+    small = [{**row, "caveat": "too small"} for row in (*rows(), *prices())]
+    assert frontier.section({"paper-frontier": {"rows": small}, "paper-theory": {"rows": small}}) == ""
+    assert frontier.section({}) == ""
+    without = [{key: value for key, value in row.items() if key != "forward_ms"} for row in rows()]
+    assert frontier.section({"paper-frontier": {"rows": without}}).count("<svg") == 2
+
+
+def test_the_page_leads_to_its_parts():
+    page = paper.page(RESULTS, experiments=())
+    assert '<nav class="contents"' in page
+    for name in ("claims", "figures", "traded", "sources"):
+        assert f'<a href="#{name}">' in page
+        assert f'<section id="{name}">' in page
+    assert 'href="#memory"' not in page
+    assert 'href="#traded"' not in paper.page({}, experiments=())
