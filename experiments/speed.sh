@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How fast, against a compiled Transformer of the same size: bench-*.json for docs/performance.md.
-# Usage: speed.sh [FOLDER [PART...]], parts: kernels train prefill decode breakdown scaling.
+# Usage: speed.sh [FOLDER [PART...]], parts: warm kernels train prefill decode breakdown scaling. `warm`, which is not among
+# the parts that run by default, compiles for the others, all at once, and times nothing.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
@@ -9,14 +10,33 @@ shift || true
 parts=${*:-kernels train prefill decode breakdown scaling}
 mkdir -p "$out/parts"
 
-bench() { # FILE WORDS...: a benchmark, unless its file is there
+bench() { # FILE WORDS...: a benchmark, unless its file is there; FILE.part is of one that did not come to its end
     local file=$1
     shift
-    test -e "$file" || $torchcram bench "$@" --device "$device" --json "$file"
+    test -e "$file" && return
+    $torchcram bench "$@" --device "$device" --json "$file.part"
+    mv "$file.part" "$file"
+}
+
+warm() { # WORDS...: in the background, JOBS at a time
+    while test "$(jobs -rp | wc -l)" -ge "${JOBS:-6}"; do sleep 1; done
+    $torchcram bench "$@" --device "$device" >"$out/parts/warm-$(echo "$*" | tr -c 'a-z0-9\n' '-').log" 2>&1 || true &
 }
 
 for part in $parts; do
     case $part in
+    warm)
+        for length in 2048 8192 32768 131072; do
+            warm train --lengths "$length"
+            warm prefill --lengths "$length"
+        done
+        for what in train prefill; do
+            warm "$what" --slots 4096 --lengths 131072
+            for length in 2048 131072; do warm scaling --buffers 512 --lengths "$length" --what "$what"; done
+        done
+        warm train --against mamba --lengths 2048
+        wait
+        ;;
     kernels) bench "$out/bench-kernels.json" kernels ;;
     train | prefill)
         # The largest buffer holds every novel binding of SRCD at 131,072 positions.

@@ -6,8 +6,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from torchcram import results
 from torchcram.bench import timing, whole
 from torchcram.cli.main import app
+from torchcram.cli.tables import show_and_write
 from torchcram.models import Cram
 
 SIZE = whole.Size(preset="tiny", tokens=96, slots=16, reads=0.25, vocabulary=32, bf16=False, compile=False)
@@ -69,6 +71,16 @@ def test_the_command_writes_a_result_file(tmp_path):
     data = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
     assert (data["name"], [row["length"] for row in data["rows"]]) == ("bench-train", [16, 32])
     assert CliRunner().invoke(app, ["bench", "prefill", "--lengths", "16;32", *words]).exit_code == 1
+
+
+def test_what_was_found_is_there_if_the_rest_fails(tmp_path):
+    def rows():
+        yield {"what": "train", "length": 16, "ours_ms": 1.0}
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        show_and_write("bench-train", rows(), tmp_path / "b.json", "cpu")
+    assert [row["length"] for row in results.read(tmp_path / "b.json")["rows"]] == [16]
 
 
 def test_another_model_can_be_the_rival():

@@ -64,11 +64,21 @@ def _short(value: str | int | float | bool | None) -> str:
 
 
 def show_and_write(name: str, rows: Iterable[Row], json: Path | None, device: str) -> None:
-    """Show each row of a benchmark as soon as it is there, unless JSON is printed instead; then write the file."""
-    found = []
+    """Show each row of a benchmark as soon as it is there, and write the file anew; or print JSON at the end instead.
+
+    Benchmarks take long, and what they have found is there even if the rest fails.
+    """
+    found: list[Row] = []
+
+    def write(to: Path) -> None:
+        results.write(to, name=name, rows=found, seeds=[0], machine=machine(device))
+
+    printed = str(json) == "-"
     for row in rows:
-        if str(json) != "-":
-            show_row(row)
         found.append(row)
-    if json is not None:
-        results.write(json, name=name, rows=found, seeds=[0], machine=machine(device))
+        if not printed:
+            show_row(row)
+        if json is not None and not printed:
+            write(json)
+    if json is not None and printed:
+        write(json)
