@@ -33,6 +33,7 @@ if [ "${MPS:-1}" = 1 ] && command -v nvidia-cuda-mps-control >/dev/null && ! pgr
   mkdir -p /tmp/mps /tmp/mps-log; nvidia-cuda-mps-control -d && say "CUDA MPS is on" && mps=1
 fi
 left=$(( limit - ($(date +%s) - begin) - grace ))
+[ $left -gt 0 ] || left=1
 say "training for at most $left s, $workers runs at a time: $name at $scale, ${data[*]}"
 timeout -s TERM -k $(( grace * 2 / 3 )) $left $python -m torchcram reproduce $name --scale $scale --train-only --workers $workers --out $out "${device[@]}" "${data[@]}" 2>&1 | tee -a $out/train.log | grep --line-buffered -E '^[0-9]*[05]/|fail|not done|stop|rror|left out' | while read -r line; do say "$line"; done
 say "trained, or stopped (status ${PIPESTATUS[0]})"

@@ -15,7 +15,7 @@ bench() { # FILE WORDS...: a benchmark, unless its file is there; FILE.part is o
     shift
     test -e "$file" && return
     $torchcram bench "$@" --device "$device" --json "$file.part"
-    mv "$file.part" "$file"
+    if test -e "$file.part"; then mv "$file.part" "$file"; fi
 }
 
 warm() { # WORDS...: in the background, JOBS at a time

@@ -278,7 +278,10 @@ def test_readme_shows_both_commands():
     assert "make test" in text
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "experiments").glob("*.sh")), ids=lambda path: path.name)
+SCRIPTS = [path for path in sorted((ROOT / "experiments").glob("*.sh")) if "TORCHCRAM:-" in path.read_text()]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_commands_of_experiments_exist_with_their_options(script, tmp_path):
     program = tmp_path / "told"
     program.write_text('#!/bin/sh\nprintf "%s\\t" "$@"; echo\n')
@@ -298,6 +301,14 @@ def test_commands_of_experiments_exist_with_their_options(script, tmp_path):
             name, *words = words
             command = command.commands[name]
         command.make_context(name, words)  # an unknown option, or a missing argument, is an error
+
+
+def test_the_command_of_the_papers_experiments_exists_with_its_options():
+    (line,) = re.findall(r"-m torchcram reproduce (.*?) \"", (ROOT / "experiments" / "paper.sh").read_text())
+    given = {"$name": "all", "$scale": "gpu", "$workers": "12", "$out": "runs"}
+    typer.main.get_command(app).commands["reproduce"].make_context(
+        "reproduce", [given.get(word, word) for word in line.split()]
+    )
 
 
 def test_every_experiment_is_listed():

@@ -86,15 +86,18 @@ def test_time_series_are_judged_as_models_route_by_themselves():
         ((0.0, 0.25, 0.5, 0.7, 1.0), "holds differently"),
         ((0.0, 0.1, 0.95, 0.97, 1.0), "holds"),
         ((0.0, 0.5, 0.3, 0.2, 0.6), "does not hold"),
+        ((0.9, 0.9, 0.9, 0.9, 0.9), "does not hold"),
     ],
 )
 def test_what_recurs_pays_from_a_half_on_or_little_by_little(saved, status):
     rows = [
-        {"what": "reads over the recurring share", "recurring": share, "ratio": 1 - part, "seed": 0}
+        {"what": "reads over the recurring share", "recurring": share, "ratio": 1 - part, "seed": 0, "accuracy": 1.0}
         for share, part in zip((0.0, 0.25, 0.5, 0.7, 1.0), saved, strict=True)
     ]
     assert verdicts.judge({"paper-theory": {"rows": rows}})["phase/conditions"].status == status
-    assert verdicts.judge({"paper-theory": {"rows": rows[:2]}})["phase/conditions"].status == "not yet measured"
+    wrong = [{**row, "accuracy": 0.03} for row in rows]
+    for few in (rows[:2], wrong):
+        assert verdicts.judge({"paper-theory": {"rows": few}})["phase/conditions"].status == "not yet measured"
 
 
 @pytest.mark.parametrize(("centre", "status"), [(620, "holds"), (200, "does not hold"), (None, "does not hold")])

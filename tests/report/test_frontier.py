@@ -33,6 +33,7 @@ def prices():
     for share in (0.0, 0.5, 1.0):
         found.append(
             {"what": "reads over the recurring share", "model": "cram", "recurring": share, "ratio": 1 - share}
+            | {"accuracy": 1.0}
         )
     return found
 

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from torchcram.cli.main import app
+from torchcram.cli.worker import _tidy
 from torchcram.training.run import RunFolder
 from torchcram.training.sweep import Worker, jobs
 
@@ -159,6 +161,29 @@ def test_runs_that_share_a_process_come_out_as_alone(tmp_path):
     assert told(tmp_path / "runs" / "seed=1") == told(tmp_path / "alone")
     row = json.loads((tmp_path / "runs" / "seed=1" / "row.json").read_text())
     assert row["command"].startswith("torchcram evaluate ")
+
+
+def test_a_run_is_compiled_for_its_own_sizes_after_another():
+    """Or code for one length, met by a second, would become code for any."""
+    symbolic = []
+
+    def backend(graph, inputs):
+        symbolic.append(any(isinstance(each, torch.SymInt) for each in inputs))
+        return graph.forward
+
+    run = torch.compile(lambda x: x + 1, backend=backend)
+    for length in (3, 5):
+        run(torch.zeros(length))
+        _tidy()
+    assert symbolic == [False, False]
+
+
+def test_a_process_that_does_not_even_begin_fails_its_run_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    done = sweep(tmp_path / "runs", "--vary", "seed=0,1", "--workers", "1")
+    assert done.exit_code == 1
+    assert "seed=0: failed: without a word" in done.output.replace("\n", "")
+    assert "2 of 2 runs are not done" in done.output
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path):

@@ -20,10 +20,12 @@ def run(folder: Path, *, out: Path) -> None:
     results = verdicts.read(folder)
     place = os.path.relpath(folder, out.parent)
     text = claims.renewed(out.read_text(encoding="utf-8"), results, folder=place, experiments=EXPERIMENTS)
-    drawn = result.picture(results)
     report.save(out, text)
-    image = out.parent / "images" / "result.svg"
-    image.parent.mkdir(exist_ok=True)
-    report.save(image, drawn)
+    try:
+        drawn = result.picture(results)
+    except ValueError as error:
+        print(f"the picture is left as it is: {error}")
+    else:
+        report.save(out.parent / "images" / "result.svg", drawn)
     for status, count in verdicts.counts(verdicts.judge(results)).items():
         print(f"{count:4} {status}")

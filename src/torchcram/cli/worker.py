@@ -30,11 +30,13 @@ def run(words: Sequence[str]) -> int:
 
 
 def _tidy() -> None:
-    """Give back what a command held: the next may need the memory, also that of a GPU."""
+    """Give back what a command held: the next may need the memory, also that of a GPU, and compiles for itself."""
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.collect()
     torch = sys.modules.get("torch")
+    if torch is not None and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # code made for one size would become code for any
+    gc.collect()
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

@@ -37,11 +37,14 @@ def run(setup: Setup) -> Iterator[Row]:
 def look(setup: Setup, trained: Mapping[str, Sequence[Trained]]) -> None:
     """Time a forward pass of the first run of each place, and keep it beside the run."""
     every = [runs[0] for runs in trained.values() if runs and runs[0].seed == 0]
-    left = [run for run in every if run.told("forward") is None]
+    kept = {run.folder: run.told("forward") for run in every}
+    left = [run for run in every if kept[run.folder] is None]
+    if {told["forward_on"] for told in kept.values() if told is not None} - {setup.size.device}:
+        return  # of another kind of machine: its times and this one's are not to be compared
     # In turns, all of them: so whatever else the machine does touches all alike.
     seconds = forward_seconds([run.trainer() for run in left], repeats=_REPEATS) if left else []
     for run, time in zip(left, seconds, strict=True):
-        run.tell("forward", {"forward_ms": 1000 * time})
+        run.tell("forward", {"forward_ms": 1000 * time, "forward_on": setup.size.device})
 
 
 def _tasks(setup: Setup) -> dict[str, Mapping[str, Sequence[Wanted]]]:
@@ -122,7 +125,6 @@ def _row(run: Trained) -> Row:
         **{name: run.row[name] for name in kept if name in run.row},
         "released_at": run.released_at,
         **(run.told("forward") or {}),
-        "step_ms": 1000 * run.metrics[-1]["step_seconds"],
     }
 
 

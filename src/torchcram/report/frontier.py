@@ -76,8 +76,11 @@ def _prices(results: Results) -> list[str]:
     novel = [row for row in rows if row.get("accuracy_novel") is not None]
     kept = _axis([row["accuracy_novel"] for row in novel], _share, "novel keys answered")
     right = _chart("Novel keys over the price", x, kept, _means(novel, "price", "accuracy_novel"), _share, _nats)
-    note = "Routers without semantic memory, or without its loss, are static, and yet below the bound: their weights "
-    note += "learn the recurring answers by heart."
+    below = [model for model, points in curves.items() if model != "cram" and min(reads for _, reads in points) < bound]
+    note = ""
+    if below:
+        note = f"Static, and yet below the bound at some price: {', '.join(below)}. Weights learn recurring answers by "
+        note += "heart; whether novel keys are still answered is beside it."
     return [_figure("Theorem 1: reads over the price of a read", [drawn, right], note)]
 
 

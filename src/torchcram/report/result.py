@@ -31,6 +31,8 @@ _NAMES = {
     "window": "window",
 }
 """As the picture calls models; controls that cannot look back are left out."""
+_SIZES = {"gpu": "width 128, two layers", "cpu": "width 64, two layers"}
+"""Of models of the paper's experiments, by scale."""
 READS = Axis(
     low=0.0, high=1.0, bend=0.004, ticks=[(v, percent(v, 0)) for v in (0, 0.01, 0.1, 1)], title="positions that read"
 )
@@ -93,9 +95,11 @@ def _whose(results: Results) -> str:
     """Which runs a curve is of."""
     for file in ("paper-phase", "paper-srcd"):
         found = [row for row in results.get(file, {}).get("rows", ()) if row.get("what") == "attention over training"]
-        seeds = {row["seed"] for row in found if row["model"] == "cram" and "caveat" not in row}
-        if seeds:
-            return f"SRCD, width 128, two layers; mean of {len(seeds)} seeds"
+        mine = [row for row in found if row["model"] == "cram" and "caveat" not in row]
+        if mine:
+            seeds = len({row["seed"] for row in mine})
+            size = _SIZES.get(str(mine[0].get("scale")), "small models")
+            return f"SRCD, {size}; " + (f"mean of {seeds} seeds" if seeds > 1 else "one seed")
     return "SRCD, a small run: width 64, two layers"
 
 
@@ -134,7 +138,10 @@ def _scatter(found: Sequence[Dot], least: float) -> str:
     out = [f'<svg viewBox="0 0 {width} {_HEIGHT}">']
     out.append('<text class="fill ink" x="10" y="20" font-size="15" font-weight="600">')
     out.append("Novel keys answered, over reads</text>")
-    out.append(_text("median of three seeds, and each of them; equal steps and parameters", 10, 40, "quiet", "start"))
+    counts = sorted({len(dot.seeds) for dot in found})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    told = f"median of {seeds} seeds, and each of them; equal steps and parameters"
+    out.append(_text(told, 10, 40, "quiet", "start"))
     for value in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = place(0, value)[1]
         out.append(f'<path class="line faint" d="M{left:.1f} {y:.1f}h{inner:.1f}"/>')

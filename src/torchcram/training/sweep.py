@@ -202,6 +202,7 @@ class Sweep:
             return
         RunFolder(job.folder).tell_apart(job.varied)
         log = job.folder.parent / f"{job.folder.name}.log"
+        log.touch()  # there is one even if its process dies at once
         for words in job.commands(self.device, self.rows):
             code = self._call(words, log)
             if code is None:
@@ -222,10 +223,12 @@ class Sweep:
             worker = self._workers[mine]
         code = worker.call(words, log)
         with self._lock:
-            if code:  # whatever went wrong may have left something behind, on a GPU above all
-                worker.close()
+            if code:
                 del self._workers[mine]
-            return None if self._stopped else code
+            stopped = self._stopped
+        if code:  # whatever went wrong may have left something behind, on a GPU above all
+            worker.close()
+        return None if stopped else code
 
 
 def _last_line(path: Path) -> str:

@@ -12,9 +12,9 @@ def running_count(chosen: Tensor) -> Tensor:
 # PyTorch 2.11 fails to make code for sums along several long rows once more is done to them in the same kernel.
 @torch.library.custom_op("torchcram::running_count", mutates_args=())
 def _running_count(chosen: Tensor) -> Tensor:
-    return chosen.cumsum(1)
+    return chosen.contiguous().cumsum(1)
 
 
 @_running_count.register_fake
 def _(chosen: Tensor) -> Tensor:
-    return torch.empty_like(chosen, dtype=torch.int64)
+    return chosen.new_empty(chosen.shape, dtype=torch.int64)

@@ -12,6 +12,7 @@ from torchcram.paper.verdicts.verdict import (
     Results,
     Row,
     Rule,
+    Status,
     Verdict,
     figure,
     is_number,
@@ -67,8 +68,9 @@ def _score(claim: Claim, results: Results) -> Verdict | None:
     if chance is not None and data == "activity":
         told = f"always the most common activity: {figure(chance, 'share')}"
         why = f"{why}; {told}" if why else told
+    agrees: Status = "holds" if near(statistics.fmean(values), claim.value, CLOSE / 5) else "does not hold"
     return Verdict(
-        status="holds" if near(statistics.fmean(values), claim.value, CLOSE / 5) else "does not hold",
+        status="not testable here" if file != _FILES[data][0] else agrees,
         measured=_splits(values, claim),
         why=why,
         files=(file,),
@@ -101,8 +103,9 @@ def _both(claim: Claim, results: Results) -> Verdict | None:
         return None
     values = [[float(row["accuracy"]) for row in found] for _, found in pairs]
     agree = [near(statistics.fmean(v), p, CLOSE / 5) for v, p in zip(values, claim.values, strict=True)]
+    agrees: Status = "holds" if all(agree) else "holds differently" if any(agree) else "does not hold"
     return Verdict(
-        status="holds" if all(agree) else "holds differently" if any(agree) else "does not hold",
+        status="not testable here" if pairs[0][0] != _FILES["activity"][0] else agrees,
         measured=f"CRAM {_splits(values[0], claim)}, SeqBoat {_splits(values[1], claim)}",
         why=_OTHER if pairs[0][0] != _FILES["activity"][0] else "real protocols, beside what chance gives",
         files=(pairs[0][0],),

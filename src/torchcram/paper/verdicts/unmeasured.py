@@ -35,9 +35,11 @@ def in_vain(claim: Claim, results: Results) -> Verdict | None:
     if not found:
         return None
     models = list(dict.fromkeys(str(row.get("model") or "the model") for _, row in found))
+    without, made = (sum(int(row.get(key) or 1) for _, row in found) for key in ("runs_without", "runs"))
+    some = without < made
     return Verdict(
-        status="does not hold",
-        measured=f"none, with {', '.join(models[:3])}",
-        why=f"{found[0][1].get('what')}: what it is about did not happen",
+        status="holds differently" if some else "does not hold",
+        measured=f"in {made - without} of {made} runs" if some else f"none, with {', '.join(models[:3])}",
+        why=f"{found[0][1].get('what')}: what it is about did not happen{' in the others' if some else ''}",
         files=tuple(dict.fromkeys(file for file, _ in found)),
     )
