@@ -27,7 +27,7 @@ from torchcram.timeseries.metrics import CLASSIFYING, LABELLING, difference, int
 from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
-from torchcram.timeseries.settings import SETTINGS
+from torchcram.timeseries.settings import SETTINGS, SIGHT
 from torchcram.timeseries.windows import overlapping
 
 TABULAR = ("majority", "logistic", "trees")
@@ -157,6 +157,16 @@ def _one(model: str, parts: Split, settings: Mapping[str, Any], device: str, see
         return _Rival(model, seed=seed, settings=settings, device=device).fit(parts.train, parts.val)
     kind = CramLabeller if parts.train.per_step else CramClassifier
     return kind(model=model, seed=seed, device=device, progress=False, **settings).fit(parts.train, parts.val)
+
+
+def own(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings for all, those that are a model's business.
+
+    Tables have none; GRU-D and mTAND see every time stamp as their authors say, whatever sequence models are told.
+    """
+    if model in TABULAR:
+        return {}
+    return {name: value for name, value in settings.items() if model not in RIVALS or name not in SIGHT}
 
 
 def check(model: str, settings: Mapping[str, Any]) -> None:
