@@ -181,9 +181,9 @@ def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypa
     rows = results.read(file)["rows"]
     models = [(row["model"], row["routing"], row["split"]) for row in rows if row["what"] == "model"]
     assert models == [
-        *(("cram", routing, 1) for routing in ("dense", "off", "routed")),
         *(("majority", "routed", split) for split in (1, 2)),
         *(("trees", "routed", split) for split in (1, 2)),
+        *(("cram", routing, 1) for routing in ("routed", "off", "dense")),
     ]
     assert sum(row["what"] == "chance" for row in rows) == 2
     assert {row["measure"] for row in rows if row["what"] == "difference"} == {"auroc", "auprc"}

@@ -229,7 +229,7 @@ def save(said: Said, folder: Path, name: str) -> None:
 
 
 def read(folder: Path) -> list[Said]:
-    """All that was kept in a folder."""
+    """All that was kept in a folder, in the order of `MODELS` and of `routings`, then of splits."""
     found = []
     for path in sorted(folder.glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
@@ -237,7 +237,12 @@ def read(folder: Path) -> list[Said]:
             continue
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as data:
             found.append(Said(row=row, **{name: data[name] for name in ("labels", "groups", "probabilities")}))
-    return found
+    return sorted(found, key=_place)
+
+
+def _place(said: Said) -> tuple[int, int, int]:
+    model = said.row["model"]
+    return MODELS.index(model), routings(model).index(said.row["routing"]), said.row["split"]
 
 
 def differences(every: Sequence[Said], measure: str, draws: int = 1000) -> Iterator[Row]:
