@@ -42,7 +42,7 @@ bench: $(READY)
 
 # PhysioNet 2012 on two CPU cores: one split, a small setting; DATA is the folder with its files.
 timeseries: $(READY)
-	$(BIN)/torchcram timeseries p12 $(DATA) --out runs/p12 --splits 1 --set epochs=8 --set acquire=0.1 --set ramp=0.1 --set replicate=0.5
+	$(BIN)/torchcram timeseries p12 $(DATA) --out runs/p12 --splits 1 --set epochs=16 --set patience=6 --set acquire=0.1 --set ramp=0.1 --set replicate=0.5 --set interval=2
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

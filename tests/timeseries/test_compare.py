@@ -112,6 +112,13 @@ def test_settings_that_do_not_exist_are_told():
         list(compare.judge("gru-d", parts(), settings={"preset": "tiny"}))
 
 
+def test_what_sequence_models_see_is_their_own_business():
+    given = {"epochs": 1, "interval": 2.0, "features": "values"}
+    assert compare.own("cram", given) == compare.own("transformer", given) == given
+    assert compare.own("mtand", given) == compare.own("gru-d", given) == {"epochs": 1}
+    assert compare.own("trees", given) == {}
+
+
 def test_differences_are_paired_and_summed_up():
     every = [
         said("cram", [0.1, 0.9, 0.2, 0.8]),
@@ -174,9 +181,9 @@ def test_the_command_goes_on_where_it_was_and_writes_one_file(tmp_path, monkeypa
     rows = results.read(file)["rows"]
     models = [(row["model"], row["routing"], row["split"]) for row in rows if row["what"] == "model"]
     assert models == [
-        *(("cram", routing, 1) for routing in ("dense", "off", "routed")),
         *(("majority", "routed", split) for split in (1, 2)),
         *(("trees", "routed", split) for split in (1, 2)),
+        *(("cram", routing, 1) for routing in ("routed", "off", "dense")),
     ]
     assert sum(row["what"] == "chance" for row in rows) == 2
     assert {row["measure"] for row in rows if row["what"] == "difference"} == {"auroc", "auprc"}

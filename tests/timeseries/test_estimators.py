@@ -194,6 +194,27 @@ def test_events_can_be_fitted():
     ]
 
 
+def test_intervals_can_be_fitted(tmp_path):
+    data = made.classes(60)
+    classifier = CramClassifier(**QUICK, epochs=1, interval=2.5).fit(data)
+    one = {"X": data["X"][:1], "time": data["time"][:1]}
+    series, told = as_series(one), classifier.explain(one)
+    number = ((series.times - series.times[0]) // 2.5).tolist()
+    assert len(told) == len(set(number)) < len(number)
+    assert [each.time for each in told] == [
+        series.times[len(number) - 1 - number[::-1].index(k)] for k in sorted(set(number))
+    ]
+    for each, k in zip(told, sorted(set(number)), strict=True):
+        rows = series.values[[n == k for n in number]]
+        last = {str(c): column[~np.isnan(column)][-1] for c, column in enumerate(rows.T) if not np.isnan(column).all()}
+        assert each.measured == pytest.approx(last)
+    assert classifier.ledger is None
+    said = classifier.predict_proba(data)
+    assert classifier.ledger.positions < len(as_series(data).times)
+    classifier.save(tmp_path / "model")
+    np.testing.assert_array_equal(CramClassifier.load(tmp_path / "model", device="cpu").predict_proba(data), said)
+
+
 def test_val_in_every_form(tmp_path):
     data, other = made.classes(60), made.classes(20, seed=1)
     pair = (other["X"], other["y"])

@@ -45,10 +45,36 @@ def test_events_are_in_the_order_of_time_then_of_channels():
     assert told["channels"][1, 0].tolist() == [6, 0, 0, 8, 0, 1]
 
 
-@pytest.mark.parametrize("layout", ["grid", "events"])
+def test_an_interval_is_one_token_with_the_last_of_each_channel():
+    given = batch()
+    made = network(interval=3.0)
+    coarse = made._coarse(given, 3.0)  # since the sample began: 0 and 1, then 3
+    assert coarse.times.tolist() == [[1, 3], [0, 0]]
+    assert coarse.mask.tolist() == [[True, True], [True, False]]
+    np.testing.assert_array_equal(coarse.values, [[[1, 2], [3, 4]], [[NAN, 6], [NAN, NAN]]])
+    # Summaries are of all values, as they are without intervals.
+    whole = network().inputs(given)
+    torch.testing.assert_close(made.inputs(coarse)[0, :, 2:], whole[0, 1:, 2:])
+    alone = network(interval=0.5)._coarse(given, 0.5)
+    np.testing.assert_array_equal(alone.values[0], given.values[0])
+    # A channel that was not measured in an interval is missing there, even if it was before.
+    twice = Sample(id=0, times=[0.0, 1.0, 2.0, 3.0], values=[[1, 5], [2, NAN], [NAN, NAN], [NAN, 7]], label=1)
+    series = assemble([twice], channels=["a", "b"], static_names=[], classes=["no", "yes"])
+    np.testing.assert_array_equal(made._coarse(pad(series, np.arange(1)), 2.0).values, [[[2, 5], [NAN, 7]]])
+
+
+def test_intervals_are_for_one_answer_on_a_grid():
+    for settings in ({"layout": "events"}, {"per_step": True}):
+        with pytest.raises(ValueError, match=r"interval = 2\.0 is not possible; allowed: None"):
+            network(interval=2.0, **settings)
+    with pytest.raises(ValueError, match="interval = 0 is not possible"):
+        network(interval=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"layout": "events"}, {"interval": 2.0}])
 @pytest.mark.parametrize("answer", ["last", "mean"])
-def test_padding_changes_no_answer(layout, answer):
-    made, given = network(layout=layout, answer=answer), batch()
+def test_padding_changes_no_answer(settings, answer):
+    made, given = network(answer=answer, **settings), batch()
     with torch.no_grad():
         together = made(given)[0]
         alone = [

@@ -48,7 +48,7 @@ def run(
     for name, among in options.items():
         if len(among) < 2 or name in settings:
             reject(f"--try {name}", among, "two values or more, of what no --set sets")
-    own = {name: ({}, {}) if name in compare.TABULAR else (settings, options) for name in names}
+    own = {name: (compare.own(name, settings), compare.own(name, options)) for name in names}
     for name in names:
         compare.check(name, {key: None for given in own[name] for key in given})
     every = range(1, DATASETS[dataset].splits + 1)

@@ -127,7 +127,7 @@ def _choices(rows: Sequence[Row]) -> str:
     for who in dict.fromkeys(map(_who, models)):
         mine = [(row["split"], json.loads(row.get("chosen", "{}"))) for row in models if _who(row) == who]
         for setting in dict.fromkeys(name for _, chosen in mine for name in chosen):
-            found = (f"{chosen[setting]:g}" for _, chosen in sorted(mine) if setting in chosen)
+            found = (_word(chosen[setting]) for _, chosen in sorted(mine, key=_split) if setting in chosen)
             lines.append([who, setting, ", ".join(found)])
     return table(("model", "setting", "by split"), lines) if lines else ""
 
@@ -149,6 +149,14 @@ def _differences(rows: Sequence[Row]) -> str:
 def _who(row: Row) -> str:
     reads = {ROUTED: "", "off": ", no reads", "dense": ", all read"}[row["routing"]]
     return f"`{row['model']}`{reads}"
+
+
+def _split(said: tuple[int, Row]) -> int:
+    return said[0]
+
+
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _spread(found: Sequence[float]) -> str:

@@ -27,7 +27,7 @@ from torchcram.timeseries.metrics import CLASSIFYING, LABELLING, difference, int
 from torchcram.timeseries.rivals import GruD, Logistic, Majority, Mtand, Trees
 from torchcram.timeseries.scaling import Scaling
 from torchcram.timeseries.series import UNKNOWN, Array, Series, Split
-from torchcram.timeseries.settings import SETTINGS
+from torchcram.timeseries.settings import SETTINGS, SIGHT
 from torchcram.timeseries.windows import overlapping
 
 TABULAR = ("majority", "logistic", "trees")
@@ -159,6 +159,16 @@ def _one(model: str, parts: Split, settings: Mapping[str, Any], device: str, see
     return kind(model=model, seed=seed, device=device, progress=False, **settings).fit(parts.train, parts.val)
 
 
+def own(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of settings for all, those that are a model's business.
+
+    Tables have none; GRU-D and mTAND see every time stamp as their authors say, whatever sequence models are told.
+    """
+    if model in TABULAR:
+        return {}
+    return {name: value for name, value in settings.items() if model not in RIVALS or name not in SIGHT}
+
+
 def check(model: str, settings: Mapping[str, Any]) -> None:
     """Refuse a model, or a setting of it, that does not exist."""
     if model not in MODELS:
@@ -219,7 +229,7 @@ def save(said: Said, folder: Path, name: str) -> None:
 
 
 def read(folder: Path) -> list[Said]:
-    """All that was kept in a folder."""
+    """All that was kept in a folder, in the order of `MODELS` and of `routings`, then of splits."""
     found = []
     for path in sorted(folder.glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
@@ -227,7 +237,12 @@ def read(folder: Path) -> list[Said]:
             continue
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as data:
             found.append(Said(row=row, **{name: data[name] for name in ("labels", "groups", "probabilities")}))
-    return found
+    return sorted(found, key=_place)
+
+
+def _place(said: Said) -> tuple[int, int, int]:
+    model = said.row["model"]
+    return MODELS.index(model), routings(model).index(said.row["routing"]), said.row["split"]
 
 
 def differences(every: Sequence[Said], measure: str, draws: int = 1000) -> Iterator[Row]:

@@ -91,7 +91,10 @@ class _Estimator:
         series, other = self._timed(series), self._timed(other)
         scaling, unit = Scaling.fit(series), usual_gap(series)
         shape = {"channels": len(series.channels), "statics": len(series.static_names), "classes": len(series.classes)}
-        config = NetworkConfig.from_dict({**shape, "per_step": self.per_step, **self.config.network}).with_model(
+        given = dict(self.config.network)
+        if isinstance(given.get("interval"), int | float):
+            given["interval"] /= unit  # as the network's times
+        config = NetworkConfig.from_dict({**shape, "per_step": self.per_step, **given}).with_model(
             self.config.model, self.config.preset, **self.config.changes
         )
         networks: list[Network] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 
 from torchcram.memory import EPISODIC, SEMANTIC, BlockState
 from torchcram.timeseries.batches import pad
-from torchcram.timeseries.network import Layout, Network
+from torchcram.timeseries.network import Layout, Network, ends
 from torchcram.timeseries.series import Array, Series
 from torchcram.timeseries.windows import overlapping, windows
 
@@ -19,11 +20,14 @@ _WORDS = {EPISODIC: "read", SEMANTIC: "recalled"}
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """What a model did at one token of a sample: a time stamp, or with `layout="events"` a single measurement."""
+    """What a model did at one token of a sample: a time stamp, or with `layout="events"` a single measurement.
+
+    With `interval`, a token is an interval: `time` is that of its last time stamp.
+    """
 
     time: float
     measured: dict[str, float]
-    """Channels and their values, as they were given."""
+    """Channels and their values, as they were given; in an interval, the last of each."""
     actions: list[str]
     """Of each layer: `read`, `recalled` or `ignored` (neither)."""
     looked_at: float
@@ -39,6 +43,12 @@ def explain(
     else:
         routing, looked_at = _in_pieces(network, told, unit, device, context)
     times, measured = _tokens(given, network.config.layout, given.channels)
+    if network.config.interval is not None:
+        batch = pad(told, np.arange(1), unit=unit)
+        last = np.flatnonzero(ends(batch.times, batch.mask, network.config.interval)[0])
+        first = [0, *(last[:-1] + 1)]
+        times = times[last]
+        measured = [dict(ChainMap(*measured[a : b + 1][::-1])) for a, b in zip(first, last, strict=True)]
     return [
         Explained(
             time=float(times[token]),

@@ -148,7 +148,7 @@ class Fitting:
                 tolerance=config.tolerance,
                 price=config.price,
                 ramp=max(1, round(config.ramp * self.steps)),
-                check_every=max(_CHECK, each // 2),
+                check_every=max(_CHECK, each),
             )
         )
         self.optimizing = OptimizerConfig(

@@ -44,6 +44,9 @@ class NetworkConfig(StrictConfig):
     features: Features = "summaries"
     """On a grid, what it is told of each channel at each time stamp: its `values`, or besides them `summaries` of those
     so far."""
+    interval: float | None = None
+    """On a grid, for one answer a sample: a token is so much time (in units of `Batch.times`), with the last value of
+    each channel in it; summaries are of all values. None: a token is a time stamp."""
     hide: float = 0.0
     """In training: share of the samples' inputs, each a channel or a feature of one, that are hidden from it."""
     model: CramConfig | BaselineConfig | None = None
@@ -58,6 +61,12 @@ class NetworkConfig(StrictConfig):
         check_choice("layout", self.layout, Layout)
         if self.layout == "events" and self.per_step:
             reject("layout", self.layout, "'grid' for an answer a time stamp")
+        if self.interval is not None:
+            check_number("interval", self.interval, 0, open_low=True)
+            if self.layout == "events" or self.per_step:
+                reject(
+                    "interval", self.interval, "None for single measurements as tokens, and for an answer a time stamp"
+                )
         uncertain = isinstance(self.model, BaselineConfig) and self.model.mixer == "entropy"
         if uncertain and self.output.kind == "classification":
             reject("answer", self.answer, "'last' for a model that looks back where it is uncertain of its answer")
@@ -117,6 +126,13 @@ class _Tokens(NamedTuple):
     """[B]: a sample's last token."""
 
 
+def ends(times: Tensor, mask: Tensor, interval: float) -> Tensor:
+    """[B, N] bool: of time stamps [B, N], the last real one of each interval since a sample began."""
+    number = (times / interval).floor()
+    alone = torch.ones_like(mask[:, :1])
+    return mask & torch.cat([(number[:, 1:] != number[:, :-1]) | ~mask[:, 1:], alone], dim=1)
+
+
 def beside(statics: Tensor, length: int) -> Tensor:
     """[B, F] at each of so many positions: [B, length, F]."""
     return statics.unsqueeze(1).expand(-1, length, -1)
@@ -166,18 +182,36 @@ class Network(nn.Module):
         return (place == tokens.last.unsqueeze(1)) & (batch.labels != UNKNOWN).unsqueeze(1) & tokens.mask
 
     def _grid(self, batch: Batch) -> _Tokens:
+        if self.config.interval is not None:
+            batch = self._coarse(batch, self.config.interval)
         return _Tokens(self._hidden(self.inputs(batch)), batch.dt, batch.mask, batch.last)
+
+    def _coarse(self, batch: Batch, interval: float) -> Batch:
+        """The same with a time stamp an interval: its last, with the last that was measured of each channel in it."""
+        told = batch.summaries
+        if self.config.features == "summaries" and told is None:
+            told = running(batch.values, batch.times)
+        chosen = ends(batch.times, batch.mask, interval)
+        order, mask = _first(chosen)
+        place = torch.where(~batch.values.isnan(), torch.arange(chosen.shape[1], device=order.device)[:, None], -1)
+        last = _rows(place.cummax(1).values, order)
+        # Rows after the last of the interval before are of this one.
+        before = nn.functional.pad(order[:, :-1], (1, 0), value=-1).unsqueeze(-1)
+        values = batch.values.gather(1, last.clamp_min(0))
+        return replace(
+            batch,
+            values=values.masked_fill((last <= before) | ~mask.unsqueeze(-1), torch.nan),
+            times=batch.times.gather(1, order),
+            mask=mask,
+            summaries=None if told is None else _rows(told, order),
+        )
 
     def _events(self, batch: Batch) -> _Tokens:
         """Every measurement a token, in the order of time, then of channels."""
         measured = ~batch.values.isnan()
         if self.training and self.config.hide > 0:
             measured &= torch.rand(measured.shape, device=measured.device) >= self.config.hide
-        measured = measured.flatten(1)
-        count = measured.sum(1)
-        # The measurements of each row first, in their order.
-        order = measured.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : max(1, int(count.max()))]
-        mask = torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
+        order, mask = _first(measured.flatten(1))
         value = batch.values.flatten(1).gather(1, order).masked_fill(~mask, 0)
         times = batch.times.gather(1, order // self.config.channels)
         told = torch.cat(
@@ -185,7 +219,7 @@ class Network(nn.Module):
         )
         dt = torch.diff(times, dim=1, prepend=times[:, :1]).masked_fill(~mask, 0)
         inputs = {WHICH: order % self.config.channels, "channels": told}
-        return _Tokens(inputs, dt, mask, (count - 1).clamp_min(0))
+        return _Tokens(inputs, dt, mask, (mask.sum(1) - 1).clamp_min(0))
 
     def _hidden(self, inputs: Tensor) -> Tensor:
         if not self.training or self.config.hide == 0:
@@ -194,3 +228,15 @@ class Network(nn.Module):
         nothing = inputs.new_zeros(inputs.shape[2])
         nothing[: self.config.channels] = torch.nan  # as if it had not been measured
         return torch.where(hidden, nothing, inputs)
+
+
+def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Of [B, N] bool: where each row's chosen places are, in their order [B, most], and which of those are real."""
+    count = chosen.sum(1)
+    order = chosen.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : max(1, int(count.max()))]
+    return order, torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
+
+
+def _rows(of: Tensor, places: Tensor) -> Tensor:
+    """of [B, N, P] at places [B, n]: [B, n, P]."""
+    return of.gather(1, places.unsqueeze(-1).expand(-1, -1, of.shape[2]))

@@ -22,7 +22,7 @@ class EstimatorConfig(StrictConfig):
     members: int = 1
     """Models that are fitted, with one seed after another, and whose probabilities are averaged."""
     network: dict[str, Any] = field(default_factory=dict)
-    """Settings of `NetworkConfig`: `layout`, `features`, `answer`, `hide`."""
+    """Settings of `NetworkConfig`: `layout`, `features`, `answer`, `hide`; `interval`, in the samples' unit of time."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Settings of the model by dotted name, e.g. `{"episodic.slots": 64}`."""
     fit: FitConfig = field(default_factory=FitConfig)
@@ -38,10 +38,12 @@ class EstimatorConfig(StrictConfig):
 
 
 _HOMES: Mapping[str, frozenset[str]] = {
-    "network": frozenset({"layout", "features", "answer", "hide"}),
+    "network": frozenset({"layout", "features", "answer", "interval", "hide"}),
     "fit": frozenset(FitConfig.__dataclass_fields__),
     "": frozenset(EstimatorConfig.__dataclass_fields__) - {"network", "fit"},
 }
+SIGHT = _HOMES["network"]
+"""Names of the settings that say what a sequence model sees of a sample."""
 SETTINGS = frozenset().union(*_HOMES.values())
 """Names of all settings of an estimator."""
 
