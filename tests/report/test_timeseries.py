@@ -84,7 +84,9 @@ def test_what_validation_chose_is_told():
     assert text.count("| `cram` | rate | 0.001, 0.002 |") == 1
     assert "What validation chose" not in timeseries.page({"toy": file(ROWS)})
     words = [model("cram", 0.9, 1, chosen='{"times": "order", "context": null}')]
-    assert "| `cram` | times | order |\n| `cram` | context | None |" in timeseries.page({"toy": file([*words, *CHANCE])})
+    assert "| `cram` | times | order |\n| `cram` | context | None |" in timeseries.page(
+        {"toy": file([*words, *CHANCE])}
+    )
 
 
 def test_a_single_split_shows_its_interval():
