@@ -400,10 +400,15 @@ class Block(nn.Module):
         return None if active is None else nn.functional.relu(active), to_router, to_priority
 
     def _of_working(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What h brings to the residual stream [B, N, D], and to the priority of a write [B, N, 1]; one product."""
+        """What h brings to the residual stream [B, N, D], and to the priority of a write [B, N, 1].
+
+        One product where it is compiled, which then reads h once, forward and back.
+        """
         outward = Map(self.working.outward.weight)
         if self.episodic is None:
             return outward(h), None
+        if not torch.compiler.is_compiling():
+            return outward(h), self.episodic.of_working(h)
         context, priority = side_by_side(h, outward, self.episodic.of_working)
         return context, priority
 
