@@ -43,7 +43,7 @@ def test_a_baseline_is_trained_plainly_and_read_back(name):
 
 
 def test_where_a_binding_is_two_tokens_attention_gets_the_same_convolution():
-    for name in ("transformer", "window", "slots"):
+    for name in ("transformer", "window", "slots", "jamba"):
         assert configure("mqar", "small", name=name).model.attention.convolution == 2
         assert configure("srcd", "small", name=name).model.attention.convolution == 1
     assert configure("mqar", "small", name="mamba").model.attention.convolution == 1, "it has one of its own"

@@ -26,7 +26,7 @@ class AttentionConfig(StrictConfig):
     slots: int | None = None
     """Keep only the events of highest priority, as CRAM's buffer does; None: all."""
     convolution: int = 1
-    """Taps of a causal convolution before queries, keys and values, as CRAM's has; with `mixer="attention"`."""
+    """Taps of a causal convolution before queries, keys and values, as CRAM's has; in layers that only attend."""
 
     def __post_init__(self) -> None:
         check_integer("attention.heads", self.heads, 1)
@@ -101,8 +101,12 @@ class BaselineConfig(ModelConfig):
             reject("attention.heads", self.attention.heads, f"a divisor of block.width = {width}, with even heads")
         if self.attention.slots is not None and self.mixer != "attention":
             reject("attention.slots", self.attention.slots, "None but with mixer='attention'")
-        if self.attention.convolution > 1 and self.mixer != "attention":
-            reject("attention.convolution", self.attention.convolution, "1 but with mixer='attention'")
+        if self.attention.convolution > 1 and not self.has_attention_layers:
+            reject(
+                "attention.convolution",
+                self.attention.convolution,
+                "1 but with mixer='attention', or with mixer='space' and `every`",
+            )
         if self.inner % self.space.head:
             reject("space.head", self.space.head, f"a divisor of the inner width, {self.inner}")
 
@@ -110,6 +114,11 @@ class BaselineConfig(ModelConfig):
     def inner(self) -> int:
         """Inner width of the state space."""
         return round(self.block.width * self.space.expansion)
+
+    @property
+    def has_attention_layers(self) -> bool:
+        """Whether any layer does nothing but attend."""
+        return self.mixer == "attention" or self.every is not None
 
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention where others have a state space: in the middle of each group, as in Jamba."""

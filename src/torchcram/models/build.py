@@ -54,7 +54,7 @@ def baseline(name: str, like: CramConfig) -> CramConfig | BaselineConfig:
     attention = {"heads": like.episodic.heads}
     config = BaselineConfig.from_dict({**data, "mixer": BASELINES[name]["mixer"], "attention": attention})
     config = config.override(BASELINES[name])
-    if config.mixer == "attention":
+    if config.has_attention_layers:
         config = config.override({"attention.convolution": like.episodic.convolution})
     return matched(config, parameters(like))
 

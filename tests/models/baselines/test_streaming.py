@@ -18,6 +18,7 @@ CASES = {name: {} for name in BASELINES} | {
     "switch without convolution": {"mixer": "switch", "switch": 30, "space.convolution": 1},
     "depth in a window": {"mixer": "depth", "attention.window": 5},
     "attention after a convolution": {"mixer": "attention", "attention.convolution": 3},
+    "attention after a convolution and state spaces": {"mixer": "space", "every": 2, "attention.convolution": 3},
     "slots after a convolution": {"mixer": "attention", "attention.convolution": 2, "attention.slots": 5},
     "surely uncertain": {"mixer": "entropy", "deviations": -10.0},
 }
