@@ -165,8 +165,9 @@ def _read_forward(
 def _rows_of(first, end, part, parts, ROWS: tl.constexpr):
     """The rows that one of `parts` goes through, of those that can read any of a tile of events."""
     read = first < end
-    begin = tl.min(tl.where(read, first, 2147483647), 0)
     stop = tl.max(tl.where(read, end, 0), 0)
+    # Not beyond the end where none can: a loop looks ahead, and a start that overflows would lie before everything.
+    begin = tl.minimum(tl.min(tl.where(read, first, 2147483647), 0), stop)
     each = tl.cdiv(tl.cdiv(tl.maximum(stop - begin, 0), parts), ROWS) * ROWS
     begin += part * each
     return begin, tl.minimum(begin + each, stop)
