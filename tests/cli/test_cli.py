@@ -182,6 +182,14 @@ def test_train_then_evaluate(tmp_path):
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_run_for_which_no_read_is_needed_can_be_evaluated(tmp_path):
+    out = str(tmp_path / "run")
+    run("train", "srcd", "--out", out, *SMALL, "--set", "task.recurring=1")
+    shown = run("evaluate", out, "--rows", "8")
+    assert shown.exit_code == 0
+    assert "100.00% of the positions; none is needed" in shown.output
+
+
 def test_evaluate_tells_whether_quality_is_kept_and_what_reads_are_worth(tmp_path, monkeypatch):
     out = str(tmp_path / "run")
     assert run("train", "srcd", "--out", out, *SMALL).exit_code == 0

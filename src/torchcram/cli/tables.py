@@ -26,9 +26,9 @@ def show_evaluation(what: str, row: Row) -> None:
     kinds = [key for key in row if key.startswith("accuracy_")]
     parts = ", ".join(f"{key.removeprefix('accuracy_')} {share(key)}" for key in kinds)
     reads, least = row.get("reads"), row.get("opt")
-    times = (
-        f", {reads / least:.2f} × the least possible" if isinstance(reads, float) and isinstance(least, float) else ""
-    )
+    times = ""
+    if isinstance(reads, float) and isinstance(least, float):
+        times = f", {reads / least:.2f} × the least possible" if least > 0 else "; none is needed"
     lines: tuple[str, ...] = (
         f"[bold]{what}[/bold]: {row['model']} {row['preset']}, {row['task']}, N = {row['length']}, seed {row['seed']}",
         f"  accuracy  {share('accuracy')} ({parts})",
