@@ -75,35 +75,58 @@ def test_a_constant_that_dominates_looks_like_redundancy_as_printed():
     assert float(1 - sums[3] / sums[4]) == pytest.approx(0, abs=1e-6)
 
 
+def of(owner):
+    """Windows of these documents, all there are of them."""
+    owner = torch.as_tensor(owner)
+    return Windows(owner[:, None], owner)
+
+
 def test_of_few_documents_passages_are_drawn():
     owner = np.repeat([3, 5, 9], [50, 30, 20])
-    units = measures.units(owner)
+    units = measures.units(of(owner))
     assert len(np.unique(units)) == 7 + 4 + 3
     for unit in np.unique(units):
         (at,) = np.nonzero(units == unit)
         assert len(set(owner[at])) == 1, "a passage is of one document"
         assert len(at) <= 8
         assert (np.diff(at) == 1).all(), "and its windows come after each other"
-    assert len(np.unique(measures.units(np.zeros(4000)))) == 40
+    assert len(np.unique(measures.units(of(np.zeros(4000))))) == 40
     many = np.arange(40) // 4
-    assert measures.units(many) is many
-    drawn = measures.draws(owner, 20)
+    np.testing.assert_array_equal(measures.units(of(many)), many)
+    drawn = measures.draws(of(owner), 20)
     assert (drawn[:, :8] == drawn[:, :1]).all()
+
+
+def test_passages_are_of_the_text_not_of_what_was_drawn_from_it():
+    whole = of(np.repeat([0, 1, 2], [100, 100, 92]))
+    some = whole.some(60)
+    assert len(some) == 60
+    same = dict(zip(map(tuple, _places(whole)), measures.units(whole), strict=True))
+    units = measures.units(some)
+    known = np.array([same[tuple(place)] for place in _places(some)])
+    assert (np.equal.outer(units, units) == np.equal.outer(known, known)).all()
+    assert measures.draws(some, 20) is not None
+    again = some[torch.arange(60) % 2 == 0]
+    assert {tuple(place) for place in _places(again)} <= {tuple(place) for place in _places(some)}
+
+
+def _places(windows):
+    return torch.stack([windows.owner, windows.place], dim=1).tolist()
 
 
 def test_documents_are_drawn_whole(judged):
     *_, scores = judged
     owner = np.arange(40) // 4
-    drawn = measures.draws(owner, 20)
+    drawn = measures.draws(of(owner), 20)
     assert drawn.shape == (20, 40)
     assert (drawn.sum(1) == 40).all()
     assert (drawn.reshape(20, 10, 4) == drawn[:, ::4, None]).all()
     assert len({tuple(each) for each in drawn}) == 20
-    assert measures.draws(owner[:36], 20) is None, "nine are few"
+    assert measures.draws(of(owner[:36]), 20) is None, "nine are few"
     twice = scores.measures(np.stack([np.ones(9), np.eye(9)[2], 2 * np.eye(9)[2]]))
     assert twice["r2"].shape == (3, 3, 8, 6, 2)
     np.testing.assert_allclose(twice["r2"][0], scores.measures()["r2"])
-    alone = measures.Judged(scores.sums[2:3], scores.owner[2:3], scores.names).measures()
+    alone = measures.Judged(scores.sums[2:3], scores.windows[torch.arange(2, 3)], scores.names).measures()
     for name in alone:
         np.testing.assert_allclose(twice[name][1], alone[name], err_msg=name)
         np.testing.assert_allclose(twice[name][2], alone[name], err_msg=name)

@@ -109,11 +109,17 @@ def test_best_layers_are_chosen_on_some_documents_and_measured_on_others(done):
     assert straight[-1]["intact"] == pytest.approx(float(intact.mean()), abs=1e-5)
 
 
+def of(owner):
+    """Windows of these documents, all there are of them."""
+    owner = torch.as_tensor(owner)
+    return Windows(owner[:, None], owner)
+
+
 class Given(function.Tester):
     """Losses as they are given: what replacing a layer costs in each window, [layers, W]."""
 
     def __init__(self, costs, owner):
-        self.costs, self.windows, self.sites = costs, Windows(owner[:, None], owner), list(costs)
+        self.costs, self.windows, self.sites = costs, of(owner), list(costs)
 
     def on(self, which):
         return Given(self.costs[:, which], self.windows.owner[which])
@@ -131,7 +137,7 @@ def test_the_order_is_that_of_the_other_half():
     learned = SimpleNamespace(of=lambda name: dict.fromkeys(range(3), {"mean": 2.0, "linear": 1.0}[name]))
     rows = list(redundancy._losses(Given(costs, owner), learned, ("mean", "linear"), 100, lambda text: None))
     assert [row["layer"] for row in found(rows, what="order")] == [2, 0, 1]
-    drawn = measures.draws(owner[~chosen].numpy(), 100)
+    drawn = measures.draws(of(owner)[~chosen], 100)
     for count in (1, 2, 3):
         expected = costs[[2, 0, 1][:count]].sum(0)[~chosen]
         (row,) = found(rows, what="layers", order="best first", predictor="linear", count=count)
@@ -144,7 +150,7 @@ def test_the_order_is_that_of_the_other_half():
 def test_measures_have_intervals_over_documents(done):
     loaded, train, held, rows = done
     *_, judged = judged_directly(loaded.model, train, held, PROBE)
-    drawn = judged.measures(measures.draws(held.owner.numpy(), CONFIG.draws))
+    drawn = judged.measures(measures.draws(held, CONFIG.draws))
     wanted = {"what": "group", "group": "overall", "weights": "pretrained", "positions": "all", "predictor": "linear"}
     (row,) = found(rows, **wanted)
     for name in ("printed", "excess", "r2", "cosine"):
@@ -158,7 +164,7 @@ def test_costs_and_shares_are_of_the_same_layers(done):
     at, learned, _ = judged_directly(loaded.model, train, held, PROBE)
     tester = function.Tester(loaded.model, at, held, batch=25, device="cpu")
     intact = tester.loss()
-    drawn = measures.draws(held.owner.numpy(), CONFIG.draws)
+    drawn = measures.draws(held, CONFIG.draws)
     for name in ("mean", "linear"):
         for layer, losses in enumerate(tester.one_by_one(learned.of(name))):
             (row,) = found(rows, what="one layer", predictor=name, layer=layer)
@@ -186,7 +192,7 @@ def test_costs_and_shares_are_of_the_same_layers(done):
 
 def test_a_share_is_told_only_of_a_cost_that_is_clear():
     owner = np.arange(40) // 2
-    drawn = measures.draws(owner, 100)
+    drawn = measures.draws(of(owner), 100)
     generator = torch.Generator().manual_seed(0)
     intact = torch.rand(40, generator=generator, dtype=torch.float64)
     noise = torch.randn(40, generator=generator, dtype=torch.float64)
@@ -206,7 +212,7 @@ def test_intervals_are_of_documents():
     alike = torch.repeat_interleave(torch.randn(12, generator=torch.Generator().manual_seed(0)).double(), 50)
     zero, owner = torch.zeros(600).double(), np.arange(600) // 50
     by_document, by_window = (
-        redundancy._worth(alike, zero, zero, measures.draws(whose, 400)) for whose in (owner, np.arange(600))
+        redundancy._worth(alike, zero, zero, measures.draws(of(whose), 400)) for whose in (owner, np.arange(600))
     )
     widths = [each["cost_high"] - each["cost_low"] for each in (by_document, by_window)]
     assert widths[0] > 5 * widths[1]

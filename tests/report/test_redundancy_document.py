@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.report.test_redundancy import group, rows, worth
 from torchcram.cli.main import app
 from torchcram.report import redundancy_words as words
-from torchcram.report.redundancy_document import page
+from torchcram.report.redundancy_document import _saved, page
 from torchcram.report.words import SPACE
 
 
@@ -84,6 +84,20 @@ def test_what_replacing_attention_costs():
     assert "That is not clearly above 0." in said
     assert "without loss" not in said
     assert "too short to tell how sure" in told(words.function([whole(0.7, None, None, None)]))
+    unsure = {**alone(0, "mean", 0.1, None), "cost_low": None, "cost_high": None}
+    said = told(words.function([unsure, {**unsure, "predictor": "linear"}]))
+    assert "too short to tell in which layers" in said
+    assert "In no layer" not in said
+
+
+def test_a_share_of_the_cost_is_told_without_an_interval_where_there_is_none():
+    def of(predictor, cost, low, recovered=None):
+        which = {"what": "one of a group", "group": "early", "predictor": predictor}
+        return worth(cost, low, low and 2 * cost, recovered, **which)
+
+    assert _saved([of("mean", 0.2, None), of("linear", 0.05, None)], "early", "linear") == "0.75"
+    assert _saved([of("mean", -0.2, None), of("linear", 0.05, None)], "early", "linear") == "–"
+    assert _saved([of("mean", 0.2, -0.1), of("linear", 0.05, -0.1)], "early", "linear") == "–", "not a clear cost"
 
 
 def copies(replaced, loss, low, high, predictor=""):

@@ -36,8 +36,8 @@ class Judged:
 
     sums: Array
     """[W, layers, predictors, parts, sets, sums]; parts: every head, then the layer without bias, then with it."""
-    owner: Array
-    """[W]: the document of a window."""
+    windows: Windows
+    """What they are of."""
     names: Sequence[str]
     """Of the predictors."""
 
@@ -79,7 +79,7 @@ def judge(
                     dim=1,
                 ).cpu()
             )
-    return Judged(torch.cat(found).numpy(), windows.owner.numpy(), names)
+    return Judged(torch.cat(found).numpy(), windows, names)
 
 
 def _layer(site: Site, probes: Probes, layer: int, names: Sequence[str], seen: Seen, true: Tensor) -> Tensor:
@@ -101,22 +101,25 @@ def _layer(site: Site, probes: Probes, layer: int, names: Sequence[str], seen: S
     return torch.stack(found, dim=1)
 
 
-def units(owner: Array) -> Array:
-    """[W]: the document that each window is of or, if these are few, the passage: some windows after each other."""
-    documents, first, number = np.unique(owner, return_index=True, return_inverse=True)
+def units(windows: Windows) -> Array:
+    """[W]: the document that each window is of or, if these are few, the passage: a stretch of a document."""
+    owner, place = windows.owner.numpy(), windows.place.numpy()
+    documents, number = np.unique(owner, return_inverse=True)
     if len(documents) >= FEW:
         return owner
-    size = max(_PASSAGE, len(owner) // (4 * FEW))
-    place = (np.arange(len(owner)) - first[number]) // size
-    return np.asarray(number * len(owner) + place)
+    # As long as if all windows were there: of those that were drawn from a text, few are neighbours.
+    longest = np.zeros(len(documents), dtype=np.int64)
+    np.maximum.at(longest, number, place + 1)
+    size = max(_PASSAGE, int(longest.sum()) // (4 * FEW))
+    return np.asarray(number * (int(longest.max()) + 1) + place // size)
 
 
-def draws(owner: Array, count: int, seed: int = 0) -> Array | None:
+def draws(windows: Windows, count: int, seed: int = 0) -> Array | None:
     """[count, W]: how often each window is there when `units` are drawn again and again; None if these are few."""
-    owner = units(owner)
-    if len(np.unique(owner)) < FEW:
+    drawn = units(windows)
+    if len(np.unique(drawn)) < FEW:
         return None
-    return np.stack([np.bincount(rows, minlength=len(owner)) for rows in resampled(owner, count, seed)]).astype(float)
+    return np.stack([np.bincount(rows, minlength=len(drawn)) for rows in resampled(drawn, count, seed)]).astype(float)
 
 
 def between(drawn: Array) -> tuple[float | None, float | None]:

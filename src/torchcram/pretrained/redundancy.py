@@ -124,7 +124,7 @@ def _control(
 
 def _rows(judged: Judged, found: Sequence[Site], learned: Probes, weights: str, draws: int) -> Iterator[Row]:
     """How near each predictor comes: each layer, thirds of the layers with intervals, and each head."""
-    drawn = measures.draws(judged.owner, draws)
+    drawn = measures.draws(judged.windows, draws)
     whole, several = judged.measures(), {} if drawn is None else judged.measures(drawn)
     heads, layers = found[0].heads, len(found)
     if any(site.heads != heads for site in found):
@@ -191,10 +191,10 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
 
     Those that are replaced best first are chosen on some documents, and their losses measured on others.
     """
-    owner, layers = tester.windows.owner, list(range(len(tester.sites)))
+    layers = list(range(len(tester.sites)))
     intact = tester.loss()
     yield {"what": "loss", "loss": float(intact.mean()), "perplexity": float(intact.mean().exp())}
-    alone, drawn = {}, measures.draws(owner.numpy(), draws)
+    alone, drawn = {}, measures.draws(tester.windows, draws)
     for name in names:
         say(f"one layer replaced: {name}")
         alone[name] = tester.one_by_one(learned.of(name))
@@ -205,7 +205,7 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
             mine, without = (torch.stack(alone[each][some]).mean(0) for each in (name, MEAN))
             yield {"what": "one of a group", "group": group, "predictor": name, **_worth(mine, intact, without, drawn)}
     orders = [("first to last", layers, tester, intact)]
-    chosen = function.halves(owner)
+    chosen = function.halves(tester.windows.owner)
     if not chosen.all():
         order = function.best_first([losses[chosen] for losses in alone[LINEAR]])
         orders.append(("best first", order, tester.on(~chosen), intact[~chosen]))
@@ -213,7 +213,7 @@ def _losses(tester: Tester, learned: Probes, names: Sequence[str], draws: int, s
             yield {"what": "order", "place": place, "layer": layer}
     counts = function.counts(len(layers))
     for told, order, there, base in orders:
-        ablated, drawn = None, measures.draws(there.windows.owner.numpy(), draws)
+        ablated, drawn = None, measures.draws(there.windows, draws)
         for name in names:
             say(f"more and more layers replaced, {told}: {name}")
             several = there.more_and_more(learned.of(name), order, counts)
@@ -246,7 +246,7 @@ def _worth(losses: Tensor, intact: Tensor, ablated: Tensor, drawn: Array | None)
 
 def _copies(tester: Tester, copies: Copies, learned: Probes, names: Sequence[str], draws: int) -> Iterator[Row]:
     """The loss on random tokens when they come again; intervals are over sequences."""
-    drawn = measures.draws(copies.windows.owner.numpy(), draws)
+    drawn = measures.draws(copies.windows, draws)
 
     def row(replaced: str, name: str, predictors: Mapping[int, Predictor]) -> Row:
         losses = tester.loss(predictors, copies.begin).numpy()

@@ -55,13 +55,23 @@ class Windows:
     """[W, N] int64"""
     owner: Tensor
     """[W]: the document each is of, in rising order."""
+    chosen: Tensor | None = None
+    """[W]: which of its document's windows each is, in rising order; None: all of them are there."""
+
+    @property
+    def place(self) -> Tensor:
+        """[W]: which of its document's windows each is."""
+        if self.chosen is not None:
+            return self.chosen
+        _, counts = self.owner.unique_consecutive(return_counts=True)
+        return torch.arange(len(self)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, which: Tensor) -> Windows:
         """Those that a mask or numbers name."""
-        return Windows(self.tokens[which], self.owner[which])
+        return Windows(self.tokens[which], self.owner[which], self.place[which])
 
     def batches(self, size: int, device: torch.device | str) -> Iterator[Tensor]:
         """[B, N] each, in order."""

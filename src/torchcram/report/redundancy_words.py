@@ -65,6 +65,10 @@ def function(rows: Sequence[Row]) -> list[str]:
             f"linear probe recovers {percent(statistics.median(told), 0)} in the median layer, "
             f"{percent(min(told), 0)} at least and {percent(max(told), 0)} at most."
         )
+    elif means and all(row["cost_low"] is None for row in means.values()):
+        lines.append(
+            "The text is too short to tell in which layers the mean in attention's place clearly costs something."
+        )
     else:
         lines.append("In no layer does the mean in attention's place clearly cost something on this much text.")
     if whole := growing(rows, "linear", "first to last"):
