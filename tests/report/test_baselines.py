@@ -29,6 +29,7 @@ def row(what, model, accuracy, reads, *, setting="", rate=1e-3, **more):
         "pairs": reads / 2,
         "writes": 1.0,
         "parameters": 1_234_567,
+        "commit": "def",
         **more,
     }
 
@@ -55,6 +56,7 @@ ROWS = (
     row("cost", "cram", 1, 1, state_length=131_072, state_bytes=2**20, tokens_per_second=123_456.0, forward_ms=1.25),
     row("curve", "mod", 0.95, 0.05, setting="capacity 5 %"),
     row("cost", "mod", 1, 1, setting="capacity 5 %", forward_ms=2.0),
+    row("timed", "mod", 0.97, 0.04, setting="capacity 5 %"),
 )
 
 
@@ -65,8 +67,8 @@ def test_the_page_has_every_number():
         " | 1,234,567 | 1.0 MiB | 123k | 1.2 |",
         "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 0 % | 100 % | 1,234,567"
         " | – | – | – |",
-        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 |",
-        "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – |",
+        "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 | def | 97 %, reads 4 % |",
+        "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – | – | – |",
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % (2 %) | **99.99 % (1.50 %)** |",
         "| forgetting-mqar | `transformer` without rotary | – | 1 | 1,234,567 | 99.50 % | 100 % | 8 | 50 % | 0 % |",
@@ -142,7 +144,7 @@ def test_longer_training_changes_no_time_and_the_first_seed_tells_of_a_rate():
 
 def test_a_file_that_is_something_else_is_refused():
     srcd, mqar = files(*ROWS)
-    with pytest.raises(ValueError, match="SRCD has rows without seed, setting, what"):
+    with pytest.raises(ValueError, match="SRCD has rows without commit, seed, setting, what"):
         baselines.page({**srcd, "rows": [{"model": "cram", "task": "srcd"}]}, mqar)
     with pytest.raises(ValueError, match="MQAR has rows without command"):
         baselines.page(srcd, {key: value for key, value in mqar.items() if key != "command"})

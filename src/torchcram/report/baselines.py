@@ -76,8 +76,10 @@ commands tell); no model is at its fastest there.
 ### Quality against reads
 
 One seed for each setting of what trades attention for quality; models as they are above (`default`) with all their
-seeds, of which the median counts. Time is that of a forward pass of a batch, not compiled, good to some 20 % from one
-day to another; of settings without one it was not taken.
+seeds, of which the median counts. Time is that of a forward pass of a batch, not compiled, in which a GPU waits for its
+host: from one version and day to another it differs by up to a half, so compare what was timed at the same commit.
+Where a run was trained again to be timed, with the same seed, `again` is what that one came to: sums on a GPU are in no
+fixed order, and the code had changed.
 
 {curve}
 
@@ -105,7 +107,7 @@ _CHANCE = 0.01
 """Accuracy on MQAR below which a model has learned nothing: its values are thousands."""
 
 _ABOUT_ALL = {"setting", "machine", "commit", "command", "rows"}
-_NEEDED = {"what", "task", "model", "setting", "seed"}
+_NEEDED = {"what", "task", "model", "setting", "seed", "commit"}
 _COLUMNS = (
     *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "index", "writes"),
     *("parameters", "state", "tokens/s", "forward ms"),
@@ -173,7 +175,7 @@ def page(srcd: Row, mqar: Row) -> str:
         srcd_setting=_setting(srcd),
         srcd=_srcd_table(finals, by_setting),
         verdicts="\n".join(f"- {line}" for line in verdicts(finals)),
-        curve=_curve_table(groups(srcd["rows"], "curve"), finals, by_setting),
+        curve=_curve_table(groups(srcd["rows"], "curve"), finals, by_setting, groups(srcd["rows"], "timed")),
         rates=_rates_table(srcd["rows"]),
     )
 
@@ -289,11 +291,14 @@ def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group])
     return table(_COLUMNS, map(line, finals))
 
 
-def _curve_table(curve: Sequence[Group], finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
+def _curve_table(
+    curve: Sequence[Group], finals: Sequence[Group], costs: Mapping[tuple[str, str], Group], again: Sequence[Group]
+) -> str:
     """Settings of each model that has several, as it is otherwise among them, by their reads."""
+    repeated = {(group.model, group.setting): group for group in again}
 
     def line(group: Group) -> list[str]:
-        cost = costs.get(_timed(group))
+        cost, other = costs.get(_timed(group)), repeated.get((group.model, group.setting))
         return [
             f"`{group.model}`",
             group.setting or f"default: {_DEFAULTS[group.model]}",
@@ -302,6 +307,8 @@ def _curve_table(curve: Sequence[Group], finals: Sequence[Group], costs: Mapping
             _percent(group.reads),
             _percent(group.median("pairs")),
             plain(cost.median("forward_ms") if cost else None, 1),
+            ", ".join(dict.fromkeys(row["commit"] for row in cost.rows)) if cost else "–",
+            f"{_percent(other.median('accuracy'))}, reads {_percent(other.reads)}" if other and group.setting else "–",
         ]
 
     lines = []
@@ -309,7 +316,7 @@ def _curve_table(curve: Sequence[Group], finals: Sequence[Group], costs: Mapping
         mine = [group for group in (*curve, *finals) if group.model == model and "steps=" not in group.setting]
         own = (group for group in mine if group.rows[0].get("routing", ROUTED) == ROUTED)
         lines += [line(group) for group in sorted(own, key=lambda group: group.reads)]
-    heads = ("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms")
+    heads = ("model", "setting", "accuracy", "novel", "reads", "pairs", "forward ms", "timed at", "again")
     return table(heads, lines)
 
 
