@@ -29,16 +29,22 @@ def write(
     rows: Sequence[Row],
     seeds: Sequence[int] = (),
     machine: str | None = None,
+    commits: Sequence[str] = (),
+    used: Mapping[str, str] | None = None,
 ) -> None:
-    """Write rows with where they came from to `path`, whole or not at all; `-` prints them."""
+    """Write rows with where they came from to `path`, whole or not at all; `-` prints them.
+
+    commits: Earlier ones that had a part in it, such as those that trained what the rows tell of.
+    used: Versions of Python and packages; None: those of this process.
+    """
     data = {
         "name": name,
         "command": command(),
-        "commit": commit(),
+        "commit": ", ".join(dict.fromkeys([*commits, commit()])),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "seeds": list(seeds),
         "machine": machine or f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "versions": versions(),
+        "versions": dict(used or versions()),
         "rows": [dict(row) for row in rows],
     }
     save(path, data)

@@ -18,8 +18,8 @@ from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_rea
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 LIMITS = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-# One number from thousands that nearly cancel, each off by what rounding a read to bfloat16 makes of log(1 + age), which
-# is about 12 here: of 450 rows that is a sixth of their sum.
+# One number from thousands that nearly cancel, each off by what rounding a read to bfloat16 makes of log(1 + age),
+# which is about 12 here: of 450 rows that is a sixth of their sum.
 SUMS = {torch.float32: 2e-5, torch.bfloat16: 0.2}
 FLOATS = [torch.float32, *([torch.bfloat16] if DEVICE == "cuda" else [])]
 

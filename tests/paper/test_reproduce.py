@@ -44,8 +44,9 @@ def test_reproduce_trains_first_and_makes_rows_elsewhere_later(tmp_path, monkeyp
     for folder in tmp_path.glob("runs/*/*/checkpoints"):
         shutil.rmtree(folder)
     for file in tmp_path.glob("runs/*/*/row.json"):
-        file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "a GPU far away"}))
+        file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "a GPU far away", "commit": "before"}))
     assert run("reproduce", "one", *words, "--device", "cpu").exit_code == 0
     made = results.read(tmp_path / "paper-one.json")
     assert (made["machine"], len(made["rows"])) == ("a GPU far away", 2)
+    assert made["commit"] == f"before, {results.commit()}"
     assert run("reproduce", "one", "--workers", "0").exit_code == 1

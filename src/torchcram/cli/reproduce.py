@@ -144,9 +144,18 @@ def _run(name: str, setup: Setup, show: Callable[[Row], None], json: Path | None
     # Of what is calculated, draws have a seed of 0 each.
     seeds = range(max([1, *(each.seeds for each in EXPERIMENTS[name].wanted(setup.size))]))
     wanted = (each for stage in EXPERIMENTS[name].stages(setup) for each in stage)
-    where = ", ".join(runs.machines(setup, wanted)) or machine(setup.size.device)
+    origin = runs.origin(setup, wanted)
+    where = ", ".join(origin.machines) or machine(setup.size.device)
     for path in (_file(name, setup), *([] if json is None else [json])):
-        results.write(path, name=f"paper-{name}", rows=rows, seeds=seeds, machine=where)
+        results.write(
+            path,
+            name=f"paper-{name}",
+            rows=rows,
+            seeds=seeds,
+            machine=where,
+            commits=origin.commits,
+            used=origin.versions,
+        )
     return len(rows)
 
 

@@ -6,6 +6,7 @@ Experiments that ask for the same run share it, since a run lies where its setti
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -166,10 +167,26 @@ def there(setup: Setup, wanted: Iterable[Wanted]) -> dict[str, list[Trained]]:
     return found
 
 
-def machines(setup: Setup, wanted: Iterable[Wanted]) -> list[str]:
-    """Where runs were trained, as their rows say: that need not be here."""
+@dataclass(frozen=True)
+class Origin:
+    """Where runs were trained, and by which code, as their rows say: that need not be here and now."""
+
+    machines: list[str]
+    commits: list[str]
+    versions: dict[str, str]
+    """Of the machine that most were trained on."""
+
+
+def origin(setup: Setup, wanted: Iterable[Wanted]) -> Origin:
+    """Of all that is wanted and was trained."""
     files = dict.fromkeys(job.folder / "row.json" for job in _jobs(setup, wanted))
-    return list(dict.fromkeys(results.read(file)["machine"] for file in files if file.is_file()))
+    told = [results.read(file) for file in files if file.is_file()]
+    most = [machine for machine, _ in Counter(each["machine"] for each in told).most_common(1)]
+    return Origin(
+        machines=list(dict.fromkeys(each["machine"] for each in told)),
+        commits=list(dict.fromkeys(each["commit"] for each in told)),
+        versions=next((each["versions"] for each in told if [each["machine"]] == most), {}),
+    )
 
 
 def _jobs(setup: Setup, wanted: Iterable[Wanted]) -> Iterator[Job]:

@@ -63,8 +63,7 @@ class Windows:
         """[W]: which of its document's windows each is."""
         if self.chosen is not None:
             return self.chosen
-        _, counts = self.owner.unique_consecutive(return_counts=True)
-        return torch.arange(len(self)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        return torch.arange(len(self)) - torch.searchsorted(self.owner, self.owner)
 
     def __len__(self) -> int:
         return len(self.tokens)
