@@ -142,12 +142,19 @@ def _of_rows(claim: Claim, found: Sequence[tuple[str, Row]]) -> Verdict | None:
     more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
     against = [model for model, agrees in agree.items() if not agrees]
     mixed = f"; not with {', '.join(against[:_SHOWN])}" if against and len(against) < len(agree) else ""
+    sides = {_side(claim, models[model]) for model in against if model in models}
+    side = f"; {sides.pop()} than printed" if len(sides) == 1 else ""
     return Verdict(
         status="holds" if not against else "holds differently" if mixed else "does not hold",
         measured="; ".join(told[:_SHOWN]) + more,
-        why=f"{what or ''}{mixed}",
+        why=f"{what or ''}{mixed}{side}",
         files=tuple(dict.fromkeys(file for file, _ in chosen)),
     )
+
+
+def _side(claim: Claim, mine: Sequence[Row]) -> str:
+    """Where a model's number is that is not the printed one."""
+    return "less" if statistics.fmean(float(row["measured"]) for row in mine) < _printed(claim)[0] else "more"
 
 
 def _without(found: Sequence[tuple[str, Row]], models: Container[str]) -> list[str]:
