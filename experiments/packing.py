@@ -20,7 +20,7 @@ setup = Setup(
     data={name: Path(path) for name, _, path in (each.partition("=") for each in data)},
 )
 size, rows = setup.size, setup.size.rows
-stages = {name: list(each.stages(setup)) for name, each in EXPERIMENTS.items()}
+stages = {name: list(each.stages(setup)) for name, each in EXPERIMENTS.items() if not each.lacks(setup)}
 stages["transfer"].append([each.wanted(size) for each in transfer.from_series(setup)])
 done = {
     job.folder
@@ -42,10 +42,10 @@ begun = {
 fits = [*transfer._fits(setup), *transfer._fits_from_series(setup)]
 begun |= {fit.like for fit in fits if not fit.file(setup).is_file()}
 dropped |= dict.fromkeys(begun & done, "others begin with it")
-for name, kept in (("ablations", "overridden"), ("frontier", "forward")):
-    for where, mine in runs.there(setup, (each for stage in stages[name] for each in stage)).items():
+for name, kept in (("ablations", "overridden"), ("frontier", "forward"), ("frontier-text", "forward")):
+    for where, mine in runs.there(setup, (each for stage in stages.get(name, ()) for each in stage)).items():
         for run in mine:
-            asked = run.seed == 0 if name == "frontier" else where in ("full", ablations.INDEX)
+            asked = where in ("full", ablations.INDEX) if name == "ablations" else run.seed == 0
             if asked and run.told(kept) is None:
                 dropped[run.folder] = f"{kept} was not measured"
 deciding = {

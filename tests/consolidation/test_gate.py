@@ -58,3 +58,15 @@ def test_the_head_that_reads_are_for_must_be_helped():
     for _ in range(2):
         helped = gate.observe({"value": 0.1, "dynamics": 0.6}, {"value": 1.2, "dynamics": 0.9})
     assert helped == ["value", "dynamics"]
+
+
+def test_a_model_that_needs_no_reads_is_released():
+    """Everything is learned by heart: without reads there is nothing left that they could bring."""
+    gate = CompetenceGate(benefit=0.05, patience=2, main="value", floor=0.0, tolerance=0.01)
+    dense = {"value": 0.001, "dynamics": 0.5}
+    assert gate.observe(dense, {"value": 0.02, "dynamics": 0.5}) == []
+    for _ in range(2):
+        assert gate.observe(dense, {"value": 0.009, "dynamics": 0.5}) == [], "one check was further from the floor"
+    assert gate.observe(dense, {"value": 0.009, "dynamics": 0.5}) == ["value"]
+    unknown = CompetenceGate(benefit=0.05, patience=2, main="value", tolerance=0.01)
+    assert [unknown.observe(dense, {"value": -3.0, "dynamics": 0.5}) for _ in range(5)] == [[]] * 5

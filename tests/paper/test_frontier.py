@@ -1,9 +1,12 @@
 """The frontier: every model along its dial, on SRCD and on text."""
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.paper.trying import check, trying
+from torchcram.cli.main import app
 from torchcram.paper import frontier
+from torchcram.paper.experiments import EXPERIMENTS
 
 
 def test_what_is_beaten():
@@ -19,28 +22,38 @@ def test_what_is_beaten():
     assert [frontier.unbeaten(each, bits, "bits_per_byte", "reads") for each in bits] == [False, True]
 
 
-def test_text_needs_both_files(tried, tmp_path, monkeypatch):
-    monkeypatch.setattr(frontier, "_curves", lambda *_: iter(()))
-    with pytest.raises(ValueError, match="--data text alone is not enough; give text and text-held-out"):
-        list(frontier.run(trying(tried, data={"text": tmp_path})))
+def test_a_text_needs_both_files(tmp_path):
+    (tmp_path / "a.txt").write_text("A text.")
+    words = ["reproduce", "frontier-text", "--out", str(tmp_path / "out"), "--data", f"text={tmp_path / 'a.txt'}"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "frontier-text needs data: give --data text-held-out=PATH" in done.output
+    assert EXPERIMENTS["frontier-text"].lacks(trying(tmp_path)) == "give --data text=PATH --data text-held-out=PATH"
+
+
+def check_places(rows, task, models, quality):
+    check(rows)
+    assert {row["task"] for row in rows} == {task}
+    assert {row["model"] for row in rows} == models
+    places = [row for row in rows if row["what"] == "place on the frontier"]
+    assert len(places) == 2 * len(models)
+    assert all(row["forward_ms"] > 0 and row[quality] is not None for row in places)
+    assert any(row["unbeaten by reads"] for row in places)
 
 
 @pytest.mark.slow
-def test_rows_are_complete(tried, tmp_path):
+def test_rows_on_srcd_are_complete(tried):
+    check_places(list(frontier.run(trying(tried))), "srcd", set(frontier.MODELS), "accuracy")
+
+
+@pytest.mark.slow
+def test_rows_on_text_are_complete(tried, tmp_path):
     files = {}
     for name in frontier.TEXT:
         files[name] = tmp_path / f"{name}.txt"
         files[name].write_text("A text of which some is learned and some is looked up. " * 4)
     said = []
-    rows = list(frontier.run(trying(tried, data=files, say=said.append)))
-    check(rows)
+    rows = list(frontier.run_on_text(trying(tried, data=files, say=said.append)))
     # At this width its heads alone are larger than CRAM.
     assert [text for text in said if "left out" in text] == [text for text in said if text.startswith("entropy is")]
-    models = {"srcd": set(frontier.MODELS), "text": set(frontier.MODELS) - {"entropy"}}
-    for task, quality in (("srcd", "accuracy"), ("text", "bits_per_byte")):
-        mine = [row for row in rows if row["task"] == task]
-        assert {row["model"] for row in mine} == models[task]
-        places = [row for row in mine if row["what"] == "place on the frontier"]
-        assert len(places) == 2 * len(models[task])
-        assert all(row["forward_ms"] > 0 and row[quality] is not None for row in places)
-        assert any(row["unbeaten by reads"] for row in places)
+    check_places(rows, "text", set(frontier.MODELS) - {"entropy"}, "bits_per_byte")

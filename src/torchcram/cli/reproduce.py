@@ -32,8 +32,8 @@ def show_list() -> None:
     """Print the experiments, a line each: what it is about, and how many runs it trains at each scale."""
     for name, experiment in EXPERIMENTS.items():
         counts = ", ".join(f"{scale} {experiment.runs(SIZES[scale])}" for scale in get_args(Scale))
-        print(f"{name:<10} {experiment.about} (runs: {counts})")
-    print(f"{ALL:<10} all of these, one after the other; runs that are the same are trained once (runs: {_all_runs()})")
+        print(f"{name:<13} {experiment.about}{'' if experiment.needs else f' (runs: {counts})'}")
+    print(f"{ALL:<13} all of these, one after the other; runs that are the same are trained once (runs: {_all_runs()})")
 
 
 def _all_runs() -> str:
@@ -77,6 +77,8 @@ def run(
         data=_paths(data),
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
+    if name != ALL and (lacking := EXPERIMENTS[name].lacks(setup)):
+        raise ValueError(f"{name} needs data: {lacking}")
     prepare(setup.size.device)
     if train_only:
         return _train(EXPERIMENTS if name == ALL else [name], setup)
@@ -94,7 +96,7 @@ def _train(names: Iterable[str], setup: Setup) -> bool:
 
     Stopped, it still measures what it can: machines may not keep models until the next time.
     """
-    staged = {name: EXPERIMENTS[name].stages(setup) for name in names}
+    staged = {name: EXPERIMENTS[name].stages(setup) for name in names if not EXPERIMENTS[name].lacks(setup)}
     done = True
     for stage in zip_longest(*staged.values(), fillvalue=()):
         try:
@@ -116,6 +118,9 @@ def _run_all(setup: Setup) -> bool:
     """One after the other; one that fails does not keep the others from being run."""
     left = []
     for name in EXPERIMENTS:
+        if lacking := EXPERIMENTS[name].lacks(setup):
+            print(f"{name}: left out; to run it, {lacking}", flush=True)
+            continue
         if _is_there(name, setup):
             print(f"{name}: is there already", flush=True)
             continue

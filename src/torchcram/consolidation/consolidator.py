@@ -55,13 +55,19 @@ class Consolidator:
     allows. *Settle*: the same, while the loop lets its learning rate decay (call `settle`).
     """
 
-    def __init__(self, config: ConsolidationConfig, main: str | None = None) -> None:
-        """`main` names the head that reads are for, if there are several: nothing is released before it is helped."""
+    def __init__(self, config: ConsolidationConfig, main: str | None = None, floor: float | None = None) -> None:
+        """`main` names the head that reads are for, if there are several: nothing is released before it is helped.
+
+        floor: the least that its loss can be, if that is known, such as 0 of a cross entropy: a model that is there
+        without reads, but for the tolerance, is released as well.
+        """
         self.config = config
         self.steps = 0
         self.released_at: int | None = 0 if config.schedule == "paper" or config.release == 0 else None
         self.settling = False
-        self.gate = CompetenceGate(benefit=config.benefit, patience=config.patience, main=main)
+        self.gate = CompetenceGate(
+            benefit=config.benefit, patience=config.patience, main=main, floor=floor, tolerance=config.tolerance
+        )
         self.controller = QualityController(tolerance=config.tolerance)
 
     @property

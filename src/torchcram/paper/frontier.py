@@ -19,19 +19,23 @@ _REPEATS = 9  # forward passes that a time is the median of
 
 
 def wanted(size: Size) -> list[Wanted]:
-    """All models on SRCD; on text, where there are files, nearly as many again."""
+    """All models on SRCD."""
     return _all(prices.wanted(MODELS, size))
 
 
-def stages(setup: Setup) -> list[list[Wanted]]:
-    """All that it trains with the data that is given."""
-    return [[each for curves in _tasks(setup).values() for each in _all(curves)]]
-
-
 def run(setup: Setup) -> Iterator[Row]:
-    """A row for each run, with the time of a forward pass, and a mean for each place on a curve."""
-    for task, curves in _tasks(setup).items():
-        yield from _curves(setup, task, curves)
+    """SRCD: a row for each run, with the time of a forward pass, and a mean for each place on a curve."""
+    yield from _curves(setup, "srcd", prices.wanted(MODELS, setup.size))
+
+
+def stages_on_text(setup: Setup) -> list[list[Wanted]]:
+    """All that is trained on the files that are given."""
+    return [_all(_on_text(setup))]
+
+
+def run_on_text(setup: Setup) -> Iterator[Row]:
+    """The same of language modelling."""
+    yield from _curves(setup, "text", _on_text(setup))
 
 
 def look(setup: Setup, trained: Mapping[str, Sequence[Trained]]) -> None:
@@ -47,18 +51,9 @@ def look(setup: Setup, trained: Mapping[str, Sequence[Trained]]) -> None:
         run.tell("forward", {"forward_ms": 1000 * time, "forward_on": setup.size.device})
 
 
-def _tasks(setup: Setup) -> dict[str, Mapping[str, Sequence[Wanted]]]:
-    """What is trained on each task; on text if there are files for it."""
-    found: dict[str, Mapping[str, Sequence[Wanted]]] = {"srcd": prices.wanted(MODELS, setup.size)}
-    given = [name for name in TEXT if name in setup.data]
-    if given and len(given) < len(TEXT):
-        raise ValueError(f"--data {given[0]} alone is not enough; give {' and '.join(TEXT)}")
-    if given:
-        files = tuple(
-            f"task.{field}={setup.data[name]}" for field, name in zip(("train", "held_out"), TEXT, strict=True)
-        )
-        found["text"] = _possible(setup, prices.on_text(MODELS, setup.size, files))
-    return found
+def _on_text(setup: Setup) -> Mapping[str, Sequence[Wanted]]:
+    files = tuple(f"task.{field}={setup.data[name]}" for field, name in zip(("train", "held_out"), TEXT, strict=True))
+    return _possible(setup, prices.on_text(MODELS, setup.size, files))
 
 
 def _all(curves: Mapping[str, Sequence[Wanted]]) -> list[Wanted]:

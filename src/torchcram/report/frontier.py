@@ -23,6 +23,8 @@ _READS = Axis(
     low=0.0, high=1.0, bend=0.004, ticks=[(v, percent(v, 0)) for v in (0, 0.01, 0.1, 1)], title="positions that read"
 )
 
+_FILES = "paper-frontier", "paper-frontier-text"
+
 
 def section(results: Results) -> str:
     """All of them that there are rows for; nothing if there are none."""
@@ -36,7 +38,10 @@ def _heard(results: Results, file: str, what: str) -> list[Row]:
 
 
 def _frontiers(results: Results) -> list[str]:
-    places = _heard(results, "paper-frontier", "place on the frontier")
+    places, runs = (
+        [row for file in _FILES for row in _heard(results, file, what)]
+        for what in ("place on the frontier", "run on the frontier")
+    )
     found = []
     for task, (quality, words) in _QUALITY.items():
         mine = [row for row in places if row["task"] == task and row.get(quality) is not None]
@@ -44,7 +49,6 @@ def _frontiers(results: Results) -> list[str]:
             continue
         form = _bits if quality == "bits_per_byte" else _share
         y = _axis([row[quality] for row in mine], form, words, zero=False)
-        runs = _heard(results, "paper-frontier", "run on the frontier")
         seeds = len({row["seed"] for row in runs if row["task"] == task})
         timed = [row for row in mine if row.get("forward_ms") is not None]
         charts = [

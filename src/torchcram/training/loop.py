@@ -108,7 +108,8 @@ class Trainer:
         if config.compile:
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
-        self.consolidator = Consolidator(config.consolidation, main=self.task.main)
+        # The main head of every task has a cross entropy.
+        self.consolidator = Consolidator(config.consolidation, main=self.task.main, floor=0.0)
         self.stepper = Stepper(config, self.task, self.model, self.consolidator, self.world, say)
         self.step = 0
         self.rate_scale = 1.0
