@@ -70,3 +70,16 @@ def test_a_model_that_needs_no_reads_is_released():
     assert gate.observe(dense, {"value": 0.009, "dynamics": 0.5}) == ["value"]
     unknown = CompetenceGate(benefit=0.05, patience=2, main="value", tolerance=0.01)
     assert [unknown.observe(dense, {"value": -3.0, "dynamics": 0.5}) for _ in range(5)] == [[]] * 5
+
+
+def test_heads_that_reads_still_help_are_waited_for_and_held():
+    gate = CompetenceGate(benefit=0.05, patience=1, main="value", floor=0.0, tolerance=0.01)
+    for dynamics in (0.55, 0.5):
+        assert gate.observe({"value": 0.0, "dynamics": dynamics}, {"value": 0.005, "dynamics": 0.9}) == []
+    ready = gate.observe({"value": 0.0, "dynamics": 0.5}, {"value": 0.005, "dynamics": 0.9})
+    assert ready == ["value", "dynamics"]
+
+
+def test_a_head_alone_needs_no_name():
+    gate = CompetenceGate(benefit=0.05, patience=1, floor=0.0, tolerance=0.01)
+    assert [gate.observe({"label": 0.004}, {"label": 0.005}) for _ in range(2)] == [[], ["label"]]

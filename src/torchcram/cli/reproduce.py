@@ -96,7 +96,7 @@ def _train(names: Iterable[str], setup: Setup) -> bool:
 
     Stopped, it still measures what it can: machines may not keep models until the next time.
     """
-    staged = {name: EXPERIMENTS[name].stages(setup) for name in names if not EXPERIMENTS[name].lacks(setup)}
+    staged = {name: EXPERIMENTS[name].stages(setup) for name in names if not _left_out(name, setup)}
     done = True
     for stage in zip_longest(*staged.values(), fillvalue=()):
         try:
@@ -114,12 +114,19 @@ def _train(names: Iterable[str], setup: Setup) -> bool:
     return done
 
 
+def _left_out(name: str, setup: Setup) -> bool:
+    """Whether there is nothing to do for want of data, which is said."""
+    lacking = EXPERIMENTS[name].lacks(setup)
+    if lacking:
+        print(f"{name}: left out; to run it, {lacking}", file=sys.stderr, flush=True)
+    return bool(lacking)
+
+
 def _run_all(setup: Setup) -> bool:
     """One after the other; one that fails does not keep the others from being run."""
     left = []
     for name in EXPERIMENTS:
-        if lacking := EXPERIMENTS[name].lacks(setup):
-            print(f"{name}: left out; to run it, {lacking}", flush=True)
+        if _left_out(name, setup):
             continue
         if _is_there(name, setup):
             print(f"{name}: is there already", flush=True)
@@ -146,9 +153,9 @@ def _run(name: str, setup: Setup, show: Callable[[Row], None], json: Path | None
         show(row)
         # Rows of what was trained have their scale, by which verdicts know them.
         rows.append(row if "scale" in row else {**row, _CALCULATED: setup.scale})
+    wanted = [each for stage in EXPERIMENTS[name].stages(setup) for each in stage]
     # Of what is calculated, draws have a seed of 0 each.
-    seeds = range(max([1, *(each.seeds for each in EXPERIMENTS[name].wanted(setup.size))]))
-    wanted = (each for stage in EXPERIMENTS[name].stages(setup) for each in stage)
+    seeds = range(max([1, *(each.seeds for each in wanted)]))
     origin = runs.origin(setup, wanted)
     where = ", ".join(origin.machines) or machine(setup.size.device)
     for path in (_file(name, setup), *([] if json is None else [json])):

@@ -179,7 +179,7 @@ class Consolidator:
     def release(self, helped: Mapping[str, float] | None = None) -> None:
         """Let the router choose from now on. The gate does so; a loop of one's own may have reasons, too.
 
-        helped: dense losses now of the heads that reads help, which are not to get worse.
+        helped: dense losses now of heads that are not to get worse, such as those that reads help.
         """
         if self.released_at is None:
             self.released_at = self.steps

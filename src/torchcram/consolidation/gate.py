@@ -27,7 +27,7 @@ class CompetenceGate:
     main: str | None = None
     """The head that reads are for: it must be among those helped. None: any head will do."""
     floor: float | None = None
-    """The least that the main head's loss can be, such as 0 of a cross entropy; None: nobody knows."""
+    """The least that the loss of the main head (or of the only one) can be: 0 of a cross entropy; None: not known."""
     tolerance: float = 0.0
     """Nats above the floor that nobody minds: without reads no further from it, there is nothing for them to bring."""
     checks: list[dict[str, tuple[float, float]]] = field(default_factory=list)
@@ -36,19 +36,20 @@ class CompetenceGate:
     def observe(self, dense: Mapping[str, float], off: Mapping[str, float]) -> list[str]:
         """Take in one check. The heads that are not to get worse if the model is ready to be released; else none.
 
-        Those that reads help, if they have all finished helping more; or the main head, if it needs none.
+        Those that reads help, if they have all finished helping more; and the main head also if it needs none.
         """
         if self.main is not None and self.main not in dense:
             raise ValueError(f"main = {self.main!r} is not a head; heads: {', '.join(dense)}")
         self.checks = [*self.checks, {head: (dense[head], off[head]) for head in dense}][-1 - self.patience :]
         if len(self.checks) <= self.patience:
             return []
-        if self.main is not None and self._needs_none(self.main):
-            return [self.main]
         helped = [head for head in dense if self._helps(head)]
-        growing = any(self.checks[0][head][0] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped)
-        ready = not growing and (self.main is None or self.main in helped)
-        return helped if ready else []
+        if any(self.checks[0][head][0] - dense[head] > _GROWING * (off[head] - dense[head]) for head in helped):
+            return []
+        main = next(iter(dense)) if self.main is None and len(dense) == 1 else self.main
+        if main is not None and main not in helped and self._needs_none(main):
+            return [main, *helped]
+        return helped if self.main is None or self.main in helped else []
 
     def _needs_none(self, head: str) -> bool:
         """Whether it is as good without reads as it could be with any, at every check."""
