@@ -1,57 +1,76 @@
 #!/usr/bin/env bash
 # How fast, against a compiled Transformer of the same size: bench-*.json for docs/performance.md.
-# Usage: speed.sh [FOLDER [PART...]], parts: warm kernels train prefill decode breakdown scaling. `warm`, which is not among
-# the parts that run by default, compiles for the others, all at once, and times nothing.
+# Usage: speed.sh [FOLDER [PART...]], parts: whole (training steps and prefills) kernels decode breakdown scaling. The benchmarks
+# of a part compile side by side, JOBS at most, and are timed one at a time; what is done is not done again.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
 out=${1:-results}
 shift || true
-parts=${*:-kernels train prefill decode breakdown scaling}
+parts=${*:-whole kernels decode breakdown scaling}
 mkdir -p "$out/parts"
+export TORCHCRAM_TURNS=${TORCHCRAM_TURNS:-$out/parts/turns}
 
-bench() { # FILE WORDS...: a benchmark, unless its file is there; FILE.part is of one that did not come to its end
-    local file=$1
+begin() { # NAME WORDS...: a benchmark in the background, into parts/NAME.json
+    local file=$out/parts/$1.json
     shift
     test -e "$file" && return
-    $torchcram bench "$@" --device "$device" --json "$file.part"
-    if test -e "$file.part"; then mv "$file.part" "$file"; fi
+    while test "$(jobs -rp | wc -l)" -ge "${JOBS:-12}"; do sleep 1; done
+    {
+        if $torchcram bench "$@" --device "$device" --json "$file.part" >"${file%.json}.log" 2>&1; then
+            mv "$file.part" "$file"
+        else
+            echo "failed: bench $*; see ${file%.json}.log" >&2
+        fi
+    } &
 }
 
-warm() { # WORDS...: in the background, JOBS at a time
-    while test "$(jobs -rp | wc -l)" -ge "${JOBS:-6}"; do sleep 1; done
-    $torchcram bench "$@" --device "$device" >"$out/parts/warm-$(echo "$*" | tr -c 'a-z0-9\n' '-').log" 2>&1 || true &
+end() { # PATTERN FILE: wait for all, and join what they found
+    local file=$out/$2 found
+    wait
+    found=("$out"/parts/$1)
+    if test -e "${found[0]}"; then $torchcram join "${found[@]}" --out "$file"; fi
 }
 
 for part in $parts; do
     case $part in
-    warm)
-        for length in 2048 8192 32768 131072; do
-            warm train --lengths "$length"
-            warm prefill --lengths "$length"
+    whole)
+        for length in 131072 32768 8192 2048; do
+            for what in train prefill; do begin "$what-512-$(printf %06d $length)" $what --lengths $length; done
         done
-        for what in train prefill; do
-            warm "$what" --slots 4096 --lengths 131072
-            for length in 2048 131072; do warm scaling --buffers 512 --lengths "$length" --what "$what"; done
-        done
-        warm train --against mamba --lengths 2048
-        wait
-        ;;
-    kernels) bench "$out/bench-kernels.json" kernels ;;
-    train | prefill)
         # The largest buffer holds every novel binding of SRCD at 131,072 positions.
-        bench "$out/parts/$part-512.json" "$part"
-        bench "$out/parts/$part-4096.json" "$part" --slots 4096 --lengths 131072
-        files=("$out/parts/$part-512.json" "$out/parts/$part-4096.json")
-        if test "$part" = train; then
-            bench "$out/parts/train-mamba.json" train --against mamba --lengths 2048
-            files+=("$out/parts/train-mamba.json")
-        fi
-        test -e "$out/bench-$part.json" || $torchcram join "${files[@]}" --out "$out/bench-$part.json"
+        for what in train prefill; do begin "$what-4096-131072" $what --slots 4096 --lengths 131072; done
+        begin train-mamba train --against mamba --lengths 2048
+        for what in train prefill; do end "$what-*.json" "bench-$what.json"; done
         ;;
-    decode) bench "$out/bench-decode.json" decode --buffers 512,2048 ;;
-    breakdown) bench "$out/bench-breakdown.json" breakdown ;;
-    scaling) bench "$out/bench-scaling.json" scaling --buffers 512 ;;
+    kernels)
+        begin kernels kernels
+        end kernels.json bench-kernels.json
+        ;;
+    decode)
+        for batch in 1 32; do
+            for length in 2048 131072; do
+                begin "decode-$batch-$length" decode --batches $batch --lengths $length --buffers 512,2048
+            done
+        done
+        end "decode-*.json" bench-decode.json
+        ;;
+    breakdown)
+        for length in 2048 131072; do begin "breakdown-$length" breakdown --lengths $length; done
+        end "breakdown-*.json" bench-breakdown.json
+        ;;
+    scaling)
+        for length in 2048 131072; do
+            for what in train prefill; do
+                for stage in "all read everything" "few read everything" "all read a bounded buffer" \
+                    "few read a bounded buffer" "few read a bounded buffer uncompiled"; do
+                    begin "scaling-$what-$length-${stage// /-}" scaling --buffers 512 --lengths $length --what $what --stages "$stage"
+                done
+            done
+        done
+        begin scaling-stores scaling --what "" --lengths 131072
+        end "scaling-*.json" bench-scaling.json
+        ;;
     *)
         echo "$part is not a part; see the head of this file" >&2
         exit 1

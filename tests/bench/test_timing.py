@@ -10,17 +10,17 @@ def test_the_fastest_attention_alone_decides_with_which_a_model_runs(monkeypatch
     used, times = [], {"cuDNN": 2.0, "FlashAttention": 1.0}
     monkeypatch.setattr(timing, "_with", lambda kernel, run: lambda: (used.append(kernel), run()))
 
-    def timed(run, **_):
+    def timed(run):
         run()
         return [times[_name(used[-1])]]
 
-    monkeypatch.setattr(timing, "in_turns", timed)
+    monkeypatch.setattr(timing, "_timed", timed)
     calls = []
     kind, best = timing.at_best_for(
         lambda: calls.append("model"), lambda: calls.append("attention"), torch.device("cuda")
     )
     assert kind == "FlashAttention"
-    assert calls == ["attention", "attention"], "the model itself did not have to run"
+    assert set(calls) == {"attention"}, "the model itself did not have to run"
     best()
     assert (calls[-1], used[-1]) == ("model", SDPBackend.FLASH_ATTENTION)
 

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from torchcram import results
-from torchcram.bench import timing, whole
+from torchcram.bench import whole
 from torchcram.cli.main import app
 from torchcram.cli.tables import show_and_write
 from torchcram.models import Cram
@@ -23,16 +23,6 @@ def test_rows_are_complete(what):
         assert row["baseline_parameters"] == pytest.approx(row["parameters"], rel=0.05)
         assert row["ratio"] == pytest.approx(row["baseline_ms"] / row["ours_ms"])
         assert row["audits"] == (0.03 if what == "train" else 0)
-
-
-def test_growth_is_told_where_lengths_are_long_enough(monkeypatch):
-    monkeypatch.setattr(timing, "FIRST", 32)
-    *rows, grown = whole.run("prefill", SIZE, [16, 32, 128], "cpu", repeats=1)
-    assert len(rows) == 3
-    assert (grown["what"], grown["from"], grown["to"]) == ("prefill, growth", 32, 128)
-    # 128 positions are more than a batch has: what counts is the time of as many.
-    expected = timing.exponent([(32, rows[1]["ours_ms"]), (128, rows[2]["ours_ms"] * 96 / 128)])
-    assert grown["exponent"] == pytest.approx(expected)
 
 
 def test_as_many_read_as_are_wanted():

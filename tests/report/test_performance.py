@@ -1,5 +1,6 @@
 """The page about speed is made from result files alone."""
 
+import pytest
 from typer.testing import CliRunner
 
 from torchcram import results
@@ -15,10 +16,12 @@ def file(rows: list) -> dict:
 FILES = {
     "train": file(
         [
-            *({"what": "train", "length": n, "slots": 512, "ratio": r} for n, r in ((2048, 1.1), (131072, 25.0))),
+            *(
+                {"what": "train", "length": n, "batch": b, "slots": 512, "ours_ms": ms, "ratio": r}
+                for n, b, ms, r in ((2048, 32, 90.0, 1.1), (8192, 8, 100.0, 1.9), (131072, 1, 204.0, 25.0))
+            ),
             {"what": "train", "length": 2048, "slots": 512, "ratio": 1.3, "baseline": "mamba, some kernels"},
             {"what": "train", "length": 131072, "slots": 4096, "ratio": 11.0},
-            {"what": "train, growth", "slots": 512, "exponent": 0.04, "from": 8192, "to": 131072},
         ]
     ),
     "decode": file(
@@ -57,8 +60,9 @@ def test_targets_say_whether_they_were_met():
     assert met["training step, 2,048 positions, M = 512"] is False
     assert met["training step, 131,072 positions, M = 512"] is True
     assert met["training step, 131,072 positions, M = 4096"] is False
-    assert met["training step, 8,192 positions, M = 512"] is None
-    assert met["growth of a training step with length, exponent"] is True
+    assert met["training step, 32,768 positions, M = 512"] is None
+    assert met["growth of a training step of as many positions with length, exponent"] is True
+    assert met["growth of a prefill of as many positions with length, exponent"] is None
     assert met["decode, time at 131,072 ÷ at 2,048"] is True
     assert met["decode, memory after 131,072 positions, M = 512: times less"] is True
     assert met["the same with M = 2,048, which solves SRCD there: times less"] is True
@@ -67,6 +71,17 @@ def test_targets_say_whether_they_were_met():
     assert met["waits of the host in a training step"] is False
     assert met["a step before release ÷ after, 8,192 positions"] is False
     assert met["training at the paper's size, 10,000 steps: minutes"] is True
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
+def test_growth_is_the_exponent_of_a_power_law_of_a_positions_time(power):
+    rows = [
+        {"length": n, "batch": max(1, 65536 // n), "ours_ms": 3.0 * n**power * max(65536, n)}
+        for n in (8192, 32768, 131072)
+    ]
+    short = {"length": 2048, "batch": 32, "ours_ms": 1.0}
+    assert performance.growth([short, *rows]) == pytest.approx(power)
+    assert performance.growth([short, rows[0]]) is None
 
 
 def test_nothing_measured_is_nothing_met():
@@ -86,7 +101,7 @@ def test_names_are_those_that_benchmarks_give():
 
 def test_page_shows_every_row_and_no_column_without_numbers():
     page = performance.page(FILES)
-    assert "| training step, 8,192 positions, M = 512 | ≥ 2\u00a0× | – | not measured |" in page
+    assert "| training step, 32,768 positions, M = 512 | ≥ 5.5\u00a0× | – | not measured |" in page
     assert "## A training step" in page
     assert "## A prefill" not in page
     lines = page[page.index("## One more token") :].splitlines()

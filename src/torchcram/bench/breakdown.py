@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from torchcram.bench.turns import alone
 from torchcram.bench.whole import WARM_UP, Contender, Size, imposed
 from torchcram.config import ModelConfig
 from torchcram.memory import RoutingPolicy
@@ -72,9 +73,11 @@ def _watch(
     on_gpu = device.type == "cuda"
     for _ in range(WARM_UP if on_gpu else 1):
         once()
-    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
-        for _ in range(_STEPS):
-            once()
+    with alone():
+        once()  # which records it, on a GPU
+        with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
+            for _ in range(_STEPS):
+                once()
     events = seen.key_averages()
     spent = (
         Work(

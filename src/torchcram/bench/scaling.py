@@ -1,16 +1,16 @@
-"""How time grows with length, and where it went: from dense attention to a bounded buffer that few read."""
+"""Where time went, from dense attention to a bounded buffer that few read."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from torchcram.bench.timing import at_best_for, growth, in_turns, waiting
-from torchcram.bench.whole import WARM_UP, Contender, Size, attention, imposed
+from torchcram.bench.timing import at_best_for, compare, in_turns, waiting
+from torchcram.bench.whole import SETTLE, WARM_UP, Contender, Size, attention, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 from torchcram.results import Row
@@ -37,7 +37,7 @@ def stages(size: Size, buffers: Sequence[int]) -> list[Stage]:
             Stage("few read a bounded buffer", slots, size.reads),
         )
     ]
-    unfused = Stage("few read a bounded buffer, not compiled", buffers[0], size.reads, compile=False)
+    unfused = Stage(UNCOMPILED, buffers[0], size.reads, compile=False)
     return [
         Stage("all read everything", None, 1.0),
         Stage("few read everything", None, size.reads),
@@ -45,6 +45,9 @@ def stages(size: Size, buffers: Sequence[int]) -> list[Stage]:
         *([unfused] if size.compile else []),
     ]
 
+
+UNCOMPILED = "few read a bounded buffer uncompiled"
+"""The stage whose layers are not compiled."""
 
 WHATS = ("train", "prefill")
 """What can be timed."""
@@ -57,13 +60,16 @@ def run(
     device: str,
     *,
     whats: Sequence[str] = WHATS,
+    names: Sequence[str] = (),
     repeats: int = 5,
 ) -> Iterator[Row]:
-    """A training step and a prefill of each stage at each length, against a Transformer's; then how they grow."""
+    """A training step and a prefill of each stage at each length, against a Transformer's. names: of stages, or all."""
     if unknown := sorted(set(whats) - set(WHATS)):
         reject("what", ", ".join(unknown), ", ".join(WHATS))
+    every = stages(size, buffers)
+    if unknown := sorted(set(names) - {stage.name for stage in every}):
+        reject("stages", ", ".join(unknown), ", ".join(dict.fromkeys(stage.name for stage in every)))
     place = torch.device(device)
-    found: dict[tuple[str, Stage], list[tuple[int, float]]] = {}
     for length in lengths:
         batch = max(1, size.tokens // length)
         tokens = torch.randint(size.vocabulary, (batch, length), device=place)
@@ -71,28 +77,23 @@ def run(
             rival, training = baseline("transformer", size.cram()), what == "train"
             dense = Contender(rival, size, place)
             run_dense = (dense.train if training else dense.prefill)(tokens, RoutingPolicy())
-            alone = attention(rival, size, batch, length, place, training=training)
-            kind, best = at_best_for(run_dense, alone, place)
-            (theirs,) = in_turns(best, repeats=repeats, warm_up=WARM_UP)
-            del dense, run_dense, best, alone
-            for stage in stages(size, buffers):
-                milliseconds = 1000 * _time(stage, size, what, tokens, repeats, place)
-                found.setdefault((what, stage), []).append((length, milliseconds))
-                yield {
-                    "what": what,
-                    "stage": stage.name,
-                    "length": length,
-                    "batch": batch,
+            kind, best = at_best_for(run_dense, attention(rival, size, batch, length, place, training=training), place)
+            for stage in every:
+                if names and stage.name not in names:
+                    continue
+                yield compare(
+                    what,
+                    _once(stage, size, what, tokens, place),
+                    best,
+                    against=f"transformer, {kind}",
+                    length=length,
+                    repeats=repeats,
+                    warm_up=WARM_UP if place.type == "cuda" else 1,
+                    settle=SETTLE,
+                    stage=stage.name,
+                    batch=batch,
                     **_facts(stage, size),
-                    "ours_ms": milliseconds,
-                    "baseline": f"transformer, {kind}",
-                    "baseline_ms": 1000 * theirs,
-                    "ratio": 1000 * theirs / milliseconds,
-                }
-    for (what, stage), times in found.items():
-        grown = growth(what, times, size.tokens, stage=stage.name, **_facts(stage, size))
-        if grown is not None:
-            yield grown
+                )
 
 
 def _facts(stage: Stage, size: Size) -> dict[str, str | int | float]:
@@ -100,15 +101,14 @@ def _facts(stage: Stage, size: Size) -> dict[str, str | int | float]:
     return {"slots": slots, "reads": stage.reads, "compile": stage.compile and size.compile}
 
 
-def _time(stage: Stage, size: Size, what: str, tokens: torch.Tensor, repeats: int, device: torch.device) -> float:
+def _once(stage: Stage, size: Size, what: str, tokens: torch.Tensor, device: torch.device) -> Callable[[], None]:
+    """A step, or a prefill, of CRAM at a stage."""
     mine = dataclasses.replace(size, reads=stage.reads, compile=stage.compile and size.compile)
     config = mine.cram().override({"episodic.slots": stage.slots})
     contender = Contender(config, mine, device)
     batch, length = tokens.shape
     policy = imposed(mine, batch, length, config.layers, device, training=what == "train")
-    once = (contender.train if what == "train" else contender.prefill)(tokens, policy)
-    (seconds,) = in_turns(once, repeats=repeats, warm_up=WARM_UP if device.type == "cuda" else 1)
-    return seconds
+    return (contender.train if what == "train" else contender.prefill)(tokens, policy)
 
 
 def stores(

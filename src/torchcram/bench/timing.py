@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from torchcram.bench.turns import alone
 from torchcram.results import Row
 
+_TRIED = 12  # calls by which one kind of attention is compared with another
 _BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 
 
-def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int) -> list[float]:
-    """Median seconds of each, run in turns so that whatever else the machine does touches all alike."""
-    times: list[list[float]] = [[] for _ in runs]
-    for number in range(warm_up + repeats):
-        for run, kept in zip(runs, times, strict=True):
-            begin = time.perf_counter()
+def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int, settle: int = 0) -> list[float]:
+    """Median seconds of each, run in turns so that whatever else the machine does touches all alike.
+
+    warm_up: calls of each during which other benchmarks may do the same. settle: more, that must be alone, too.
+    """
+    for _ in range(warm_up):
+        for run in runs:
             run()
-            if number >= warm_up:
-                kept.append(time.perf_counter() - begin)
-    return [statistics.median(kept) for kept in times]
+    with alone():
+        times = [_timed(*runs) for _ in range(settle + repeats)][settle:]
+    return [statistics.median(each) for each in zip(*times, strict=True)]
+
+
+def _timed(*runs: Callable[[], object]) -> list[float]:
+    """Seconds that each took."""
+    marks = [time.perf_counter()]
+    for run in runs:
+        run()
+        marks.append(time.perf_counter())
+    return [end - begin for begin, end in pairwise(marks)]
 
 
 def at_best(
@@ -49,10 +61,12 @@ def at_best_for(
 
 
 def _fastest(run: Callable[[], None], before: Callable[[], None] = lambda: None) -> str:
+    """By its best time of several: others may be at work meanwhile."""
     times = {}
     for name, kernel in _BACKENDS.items():
         before()
-        (times[name],) = in_turns(_with(kernel, run), repeats=3, warm_up=5)
+        tried = [_timed(_with(kernel, run)) for _ in range(_TRIED)]
+        times[name] = min(tried)
     return min(times, key=lambda name: times[name])
 
 
@@ -103,10 +117,12 @@ def compare(
     length: int,
     repeats: int = 15,
     warm_up: int = 3,
+    settle: int = 0,
     **settings: str | int | float,
 ) -> Row:
     """Median milliseconds of both, and how many times faster ours is."""
-    ours_ms, baseline_ms = (1000 * each for each in in_turns(ours, baseline, repeats=repeats, warm_up=warm_up))
+    seconds = in_turns(ours, baseline, repeats=repeats, warm_up=warm_up, settle=settle)
+    ours_ms, baseline_ms = (1000 * each for each in seconds)
     return {
         "what": what,
         "length": length,
@@ -115,32 +131,4 @@ def compare(
         "baseline": against,
         "baseline_ms": baseline_ms,
         "ratio": baseline_ms / ours_ms,
-    }
-
-
-def exponent(times: Sequence[tuple[int, float]]) -> float:
-    """The slope of log time over log length, by least squares."""
-    x, y = ([math.log(value) for value in values] for values in zip(*times, strict=True))
-    middle, level = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - middle) ** 2 for a in x)
-
-
-FIRST = 8192
-"""Growth is told from this length on: shorter sequences do not fill a GPU in the same way."""
-
-
-def growth(what: str, times: Sequence[tuple[int, float]], tokens: int, **facts: str | int | float) -> Row | None:
-    """How time grows with length where as many positions are in a batch; None if there are too few lengths to tell.
-
-    times: lengths, and milliseconds of a batch of `tokens` positions, or of one sequence that is longer.
-    """
-    each = [(length, time / max(1, length / tokens)) for length, time in times if length >= FIRST]
-    if len(each) < 2:
-        return None
-    return {
-        "what": f"{what}, growth",
-        **facts,
-        "from": each[0][0],
-        "to": each[-1][0],
-        "exponent": exponent(each),
     }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.bench.rival import fastest_space
-from torchcram.bench.timing import at_best_for, compare, growth, wait_for
+from torchcram.bench.timing import at_best_for, compare, wait_for
 from torchcram.config import BaselineConfig, CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
@@ -19,9 +19,10 @@ from torchcram.models.recording import record
 from torchcram.ops import Lengths
 from torchcram.results import Row
 
-_PLAIN = 3  # calls before one is recorded
-WARM_UP = _PLAIN + 2
-"""Calls on a GPU before any is timed."""
+WARM_UP = 3
+"""Calls on a GPU before one is recorded."""
+SETTLE = 2
+"""Calls after that before any is timed."""
 _TEMPERATURE = ConsolidationConfig().temperature
 
 
@@ -101,8 +102,7 @@ class Contender:
 
         def inside() -> None:
             self._calls += 1
-            if self.device.type == "cuda" and self._graph is None and self._calls > _PLAIN:
-                torch.cuda.empty_cache()
+            if self.device.type == "cuda" and self._graph is None and self._calls > WARM_UP:
                 self.optimizer.zero_grad(set_to_none=True)
                 self._graph, _ = record(run, self.device, warm_up=0)
             if self._graph is not None:
@@ -110,6 +110,8 @@ class Contender:
             else:
                 run()
                 self.lengths.fit(self.lengths.needed.tolist())
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()  # others may compile at the same time, and need it
             wait_for(self.device)
 
         return inside
@@ -121,15 +123,10 @@ class Contender:
 def run(
     what: str, size: Size, lengths: Sequence[int], device: str, *, against: str = "transformer", repeats: int = 7
 ) -> Iterator[Row]:
-    """CRAM against another model at each length, and how its time grows: `what` is `train` or `prefill`."""
-    times = []
+    """CRAM against another model at each length: `what` is `train` or `prefill`."""
     with fastest_space(torch.device(device)) as form:
         for length in lengths:
-            row = _row(what, size, length, torch.device(device), against, form, repeats)
-            times.append((length, float(str(row["ours_ms"]))))
-            yield row
-    if (grown := growth(what, times, size.tokens, slots=size.slots, reads=size.reads)) is not None:
-        yield grown
+            yield _row(what, size, length, torch.device(device), against, form, repeats)
 
 
 def _row(what: str, size: Size, length: int, place: torch.device, against: str, form: str, repeats: int) -> Row:
@@ -154,6 +151,7 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
         length=length,
         repeats=repeats,
         warm_up=WARM_UP if place.type == "cuda" else 1,
+        settle=SETTLE,
         batch=batch,
         slots=size.slots,
         reads=size.reads,

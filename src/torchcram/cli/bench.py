@@ -12,6 +12,13 @@ from torchcram.cli.options import JsonFile
 bench = typer.Typer(help="Time ours against baselines, both in one run.", no_args_is_help=True)
 
 
+@bench.callback()
+def begin() -> None:
+    from torchcram.bench.turns import take_part
+
+    take_part()
+
+
 @bench.command()
 def cpu(json: JsonFile = None) -> None:
     """On a CPU: gathered read against dense attention, parallel working memory, a long stream in flat memory."""
@@ -81,6 +88,7 @@ def scaling(
     tokens: Annotated[int, typer.Option(min=1, help="Positions in all, or of one longer sequence.")] = 65_536,
     reads: Annotated[float, typer.Option(min=0, max=1, help="Share of positions that read, in every layer.")] = 0.015,
     what: Annotated[str, typer.Option(help="What is timed: train, prefill.")] = "train,prefill",
+    stages: Annotated[str, typer.Option(help="Names of stages, separated by commas; default: all, and stores.")] = "",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda",
     json: JsonFile = None,
 ) -> None:
@@ -98,9 +106,10 @@ def scaling(
         on_gpu = device != "cpu"
         size = Size(preset=preset, tokens=tokens, reads=reads, bf16=on_gpu, compile=on_gpu)
         given = numbers("--lengths", lengths)
+        whats, names = ([each for each in words.split(",") if each] for words in (what, stages))
         rows = chain(
-            run(size, given, numbers("--buffers", buffers), device, whats=what.split(",")),
-            stores(max(given), (1.0, 0.05, reads), device),
+            run(size, given, numbers("--buffers", buffers), device, whats=whats, names=names),
+            () if names else stores(max(given), (1.0, 0.05, reads), device),
         )
         show_and_write("bench-scaling", rows, json, device)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +59,7 @@ _TITLES = {
     "prefill": "A prefill",
     "decode": "One more token",
     "kernels": "Single operations",
-    "scaling": "Growth, and where the time went",
+    "scaling": "Where the time went",
     "breakdown": "What the device does",
     "runs": "Steps of trained runs, before release and now",
     "quality": "Time to quality",
@@ -102,10 +104,10 @@ def targets(files: Files) -> list[Target]:
             out.append(Target(what=f"{name}, {length:,} positions, M = 512", wanted=least, found=found))
     large = _pick(files, "train", "ratio", length=LONG, slots=4096)
     out.append(Target(what=f"training step, {LONG:,} positions, M = 4096", wanted=12.0, found=large))
-    growth = _pick(files, "train", "exponent", what="train, growth", slots=512)
-    out.append(
-        Target(what="growth of a training step with length, exponent", wanted=0.05, found=growth, most=True, form=plain)
-    )
+    for what, name in (("train", "training step"), ("prefill", "prefill")):
+        grown = growth([row for row in _rows(files, what) if row.get("slots") == 512])
+        told = f"growth of a {name} of as many positions with length, exponent"
+        out.append(Target(what=told, wanted=0.05, found=grown, most=True, form=plain))
     for batch, least in ((32, 80.0), (1, 4.0)):
         found = _pick(files, "decode", "ratio", length=LONG, batch=batch, slots=512)
         out.append(Target(what=f"decode after {LONG:,} positions, batch {batch}", wanted=least, found=found))
@@ -128,6 +130,22 @@ def targets(files: Files) -> list[Target]:
         found = _pick(files, "kernels", "share_of_bandwidth", what=f"scan, {way}", length=SHORT)
         out.append(Target(what=f"scan, {way}: share of a copy's bandwidth", wanted=least, found=found, form=plain))
     return out + _of_training(files)
+
+
+FIRST = 8192
+"""Growth is told from this length on: shorter sequences do not fill a GPU in the same way."""
+
+
+def growth(rows: Iterable[Row]) -> float | None:
+    """The exponent with which the time of a position grows with length; None if there are too few lengths to tell."""
+    points = [
+        (math.log(row["length"]), math.log(row["ours_ms"] / (row["batch"] * row["length"])))
+        for row in rows
+        if row["length"] >= FIRST
+    ]
+    if len({x for x, _ in points}) < 2:
+        return None
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def _smallest(files: Files) -> Target:
@@ -211,7 +229,7 @@ _COLUMNS = (
     *("what", "model", "preset", "seed", "stage", "store", "kind", "kernel", "length", "batch", "slots"),
     *("accuracy", "accuracy_novel", "reads", "opt", "compile"),
     *("ours_ms", "baseline_ms", "ratio", "tokens_per_second", "baseline_tokens_per_second"),
-    *("share", "kernels", "share_of_bandwidth", "baseline_share_of_bandwidth", "exponent"),
+    *("share", "kernels", "share_of_bandwidth", "baseline_share_of_bandwidth"),
     *("dense_step_ms", "step_ms", "dense_to_settled", "forward_ms", "host_waits", "steps", "seconds"),
     *("solved_at", "seconds_to_solved", "few_reads_at", "seconds_to_few_reads", "baseline"),
 )
