@@ -35,7 +35,7 @@ over_training() { # NAME MODEL STEPS SAVED
 for part in $parts; do
     case $part in
     gpt) over_training gpt transformer 6000 0,100,300,1000,2500,4500 ;;
-    cram) over_training cram cram 4000 0,100,300,1000,2000,3000 ;;
+    cram) over_training cram cram 6000 0,100,300,1000,2500,4500,5250 ;;
     smollm2)
         test -e "$out/redundancy-smollm2.json" && continue
         $torchcram probe "${SMOLLM2:-smollm2}" --text "$novels" --judge "$texts/wiki.test.raw" --judge "$held_out" \

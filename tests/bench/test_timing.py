@@ -31,4 +31,4 @@ def test_on_a_cpu_there_is_nothing_to_choose():
 
 
 def _name(kernel):
-    return next(name for name, backend in timing._BACKENDS.items() if backend == kernel)
+    return next(name for name, backend in timing.BACKENDS.items() if backend == kernel)

@@ -148,6 +148,23 @@ def test_a_recorded_step_is_the_step(autocast, events):
         assert (found - expected).norm() < (0.1 if autocast else 1e-4) * expected.norm(), t
 
 
+@pytest.mark.gpu
+@torch.no_grad()
+def test_steps_that_are_given_tokens_alone_are_steps_all_the_same(events):
+    """On a GPU they skip what a host does for others; in between, gaps and masks are given and then not any more."""
+    model = make().float().cuda()
+    model.check_values = False
+    tokens = events(3, 30, seed=3)[0].cuda()
+    short, long = (Decoder(model, batch=3) for _ in range(2))
+    ones = torch.ones(3, device="cuda")
+    for t in range(30):
+        odd = t % 7 == 6
+        gap, mask = (2 * ones if odd else ones), torch.tensor([True, not odd, True], device="cuda")
+        mine = short.step(tokens[:, t], gap, mask) if odd else short.step(tokens[:, t])
+        torch.testing.assert_close(mine["tokens"], long.step(tokens[:, t], gap, mask)["tokens"])
+    assert torch.equal(short.state.position, long.state.position)
+
+
 def test_what_a_decoder_is_not_for():
     model = make()
     with pytest.raises(ValueError, match="either a state to go on from, or how many"):

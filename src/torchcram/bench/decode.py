@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchcram.bench.timing import at_best, compare, copy_bandwidth, waiting
+from torchcram.bench.timing import BACKENDS, best_of, compare, copy_bandwidth, waiting
 from torchcram.bench.whole import Size
 from torchcram.config import CramConfig
+from torchcram.memory import EPISODIC, Router
 from torchcram.models import Baseline, Cram, Decoder, baseline, build, parameters
 from torchcram.models.baselines.attention import Attention
 from torchcram.models.inputs import Batch
 from torchcram.models.recording import record
 from torchcram.results import Row
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
 _CHUNK = 2048  # positions of a context fed at once
+_ROUND = 64  # tokens of each sequence, one after the other and then again
 
 
 def run(
@@ -37,13 +44,12 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
     rival = baseline("transformer", config)
     ours = _decoder(config, size, batch, length, place)
     theirs = CachedTransformer(_made(rival, size, place), batch, length)
-    tokens = torch.randint(size.vocabulary, (batch,), device=place)
-    one = waiting(partial(ours.step, tokens), place)
-    attention, best = at_best(waiting(partial(theirs.step, tokens), place), place, theirs.forget)
+    tokens = itertools.cycle(torch.randint(size.vocabulary, (_ROUND, batch), device=place).unbind())
+    attention = theirs.choose(next(tokens))
     row = compare(
         "decode",
-        one,
-        best,
+        waiting(lambda: ours.step(next(tokens)), place),
+        waiting(lambda: theirs.step(next(tokens)), place),
         against=f"transformer, {attention}",
         length=length,
         repeats=repeats,
@@ -57,6 +63,7 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
     moved = theirs.nbytes + sum(p.numel() * p.element_size() for p in used)
     return {
         **row,
+        "reads": ours.ledger().layer_reads,
         "tokens_per_second": 1000 * batch / float(str(row["ours_ms"])),
         "baseline_tokens_per_second": 1000 * batch / float(str(row["baseline_ms"])),
         "state_bytes": ours.state.nbytes,
@@ -77,10 +84,17 @@ class CachedTransformer:
         self.cache = torch.empty(shape, dtype=like.dtype, device=like.device)
         for layer in self.cache:
             layer.normal_()
+        self._attend: Attend = nn.functional.scaled_dot_product_attention
         self._graph: torch.cuda.CUDAGraph | None = None
         self._tokens = torch.zeros(batch, dtype=torch.int64, device=like.device)
         self._out = torch.empty(0)
-        self._run = torch.compile(self._advance, fullgraph=True) if like.is_cuda else self._advance
+        # What comes between, attention and the cache, is left alone: a compiler would copy the cache to change it.
+        self._first, self._between, self._last = self._begin, self._go_on, self._end
+        if like.is_cuda:
+            torch._dynamo.config.recompile_limit = max(model.config.layers, torch._dynamo.config.recompile_limit)
+            self._first = torch.compile(self._begin, fullgraph=True, dynamic=False)
+            self._between = torch.compile(self._go_on, fullgraph=True, dynamic=False)
+            self._last = torch.compile(self._end, fullgraph=True, dynamic=False)
 
     @property
     def nbytes(self) -> int:
@@ -94,35 +108,76 @@ class CachedTransformer:
             return self._advance(tokens)
         self._tokens.copy_(tokens)
         if self._graph is None:
-            self._graph, self._out = record(lambda: self._run(self._tokens), tokens.device)
+            self._graph, self._out = record(lambda: self._advance(self._tokens), tokens.device)
         self._graph.replay()
         return self._out
 
-    def forget(self) -> None:
-        """Compile and record anew, for another kind of attention."""
-        self._graph = None
-        if self.cache.is_cuda:
-            torch.compiler.reset()
-            self._run = torch.compile(self._advance, fullgraph=True)
+    def choose(self, tokens: Tensor) -> str:
+        """From now on use whichever attention makes a step fastest, and say which that is."""
+        if not tokens.is_cuda:
+            return "default attention"
+        from torchcram.bench import split_keys
+
+        kinds: dict[str, Attend] = {name: partial(_by, kernel) for name, kernel in BACKENDS.items()}
+        kinds["keys in parts"] = split_keys.attend
+
+        def step(kind: str) -> None:
+            if self._attend is not kinds[kind]:
+                self._attend, self._graph = kinds[kind], None
+            self.step(tokens)
+            torch.cuda.synchronize()
+
+        best = best_of({kind: partial(step, kind) for kind in kinds})
+        step(best)
+        return best
 
     def _advance(self, tokens: Tensor) -> Tensor:
-        model, heads = self.model, self.model.config.attention.heads
-        (field,) = model.config.inputs.tokens
+        x, query, key, value = self._first(tokens)
+        for number, cache in enumerate(self.cache):
+            cache[0, :, :, -1:].copy_(key)
+            cache[1, :, :, -1:].copy_(value)
+            found = self._attend(query, cache[0], cache[1])
+            if number < len(self.cache) - 1:
+                x, query, key, value = self._between(x, found, number)
+        return self._last(x, found)
+
+    def _begin(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        (field,) = self.model.config.inputs.tokens
         gap = torch.ones(len(tokens), 1, device=tokens.device)
         inputs = Batch(tokens={field.name: tokens.unsqueeze(1)}, channels=None, dt=gap, mask=None, start=None)
-        x = model.encoder(inputs).squeeze(1)
-        here = torch.full((len(tokens), 1), self.length - 1, device=tokens.device)
-        for block, cache in zip(model.blocks, self.cache, strict=True):
-            mixer: Attention = block.mixer  # type: ignore[assignment]
-            parts = mixer.inward(block.norm_mixer(x)).view(len(tokens), 1, 3, heads, -1).unbind(2)  # type: ignore[operator]
-            query, key = (mixer.turn(part, mixer.turn.angles(here)).transpose(1, 2) for part in parts[:2])
-            cache[0, :, :, -1:].copy_(key)
-            cache[1, :, :, -1:].copy_(parts[2].transpose(1, 2))
-            found = nn.functional.scaled_dot_product_attention(query, cache[0], cache[1])
-            x = x + mixer.outward(found.transpose(1, 2).flatten(1))
-            x = x + block.feed(block.norm_feed(x))  # type: ignore[operator]
-        out: Tensor = model.heads.maps["tokens_head"](model.norm(x))
+        x = self.model.encoder(inputs).squeeze(1)
+        return x, *self._look(x, 0)
+
+    def _go_on(self, x: Tensor, found: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """From what attention of a layer found to what the next one asks."""
+        x = self._fed(x, found, number)
+        return x, *self._look(x, number + 1)
+
+    def _end(self, x: Tensor, found: Tensor) -> Tensor:
+        model = self.model
+        out: Tensor = model.heads.maps["tokens_head"](model.norm(self._fed(x, found, len(self.cache) - 1)))
         return out
+
+    def _look(self, x: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value [B, H, 1, d] of a layer."""
+        block = self.model.blocks[number]
+        mixer: Attention = block.mixer  # type: ignore[assignment]
+        here = torch.full((len(x), 1), self.length - 1, device=x.device)
+        turned = mixer.turn.angles(here)
+        parts = mixer.inward(block.norm_mixer(x)).view(len(x), 1, 3, mixer.config.heads, -1)  # type: ignore[operator]
+        query, key, value = parts.unbind(2)
+        return mixer.turn(query, turned).transpose(1, 2), mixer.turn(key, turned).transpose(1, 2), value.transpose(1, 2)
+
+    def _fed(self, x: Tensor, found: Tensor, number: int) -> Tensor:
+        block = self.model.blocks[number]
+        x = x + block.mixer.outward(found.transpose(1, 2).flatten(1))  # type: ignore[union-attr, operator]
+        out: Tensor = x + block.feed(block.norm_feed(x))  # type: ignore[operator]
+        return out
+
+
+def _by(kernel: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with sdpa_kernel([kernel]):
+        return nn.functional.scaled_dot_product_attention(query, key, value)
 
 
 def _made(config: object, size: Size, device: torch.device) -> Baseline:
@@ -139,8 +194,24 @@ def _decoder(config: CramConfig, size: Size, batch: int, length: int, device: to
     model = Cram(config).to(device).eval()
     model = model.to(torch.bfloat16) if size.bf16 else model
     model.check_values = False
+    _impose(model, size)
     state = None
     for begin in range(0, length, _CHUNK):
         tokens = torch.randint(size.vocabulary, (batch, min(_CHUNK, length - begin)), device=device)
         state = model(tokens, state=state).state
     return Decoder(model, state, compile=size.compile)
+
+
+@torch.no_grad()
+def _impose(model: Cram, size: Size) -> None:
+    """Have as many random tokens read in every layer as are wanted: a fresh router has nearly all of them read."""
+    tokens = torch.randint(size.vocabulary, (4, 1024), device=model.norm.weight.device)
+    seen: list[Tensor] = []
+    for block in model.blocks:
+        router = cast(Router, block.router)
+        watched = router.register_forward_hook(lambda _, __, logits: seen.append(logits.float()))
+        model(tokens)
+        watched.remove()
+        none, read, recall = seen.pop().unbind(-1)
+        ahead = (read - torch.maximum(none, recall)).flatten()
+        router.out.bias[EPISODIC] -= torch.quantile(ahead, 1 - size.reads).to(model.norm.weight.dtype)

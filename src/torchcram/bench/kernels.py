@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchcram.bench.timing import at_best, compare, copy_bandwidth, in_turns, waiting
+from torchcram.bench.timing import at_best_for, compare, copy_bandwidth, in_turns, replayed, waiting
 from torchcram.memory.episodic import useful
 from torchcram.ops import (
     Events,
@@ -69,7 +69,7 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
     _check("scan", scan, [x, rate], grad, size.dtype)
     bytes_moved = x.numel() * x.element_size()
     with torch.no_grad():
-        (forward,) = in_turns(waiting(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
+        (forward,) = in_turns(replayed(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
     states = scan(x, rate)
     backward = _backward_time(states, [x, rate], grad, size.repeats, device)
     # Forward: x in, states out. Backward: gradient and states in, gradient out.
@@ -126,7 +126,7 @@ def _experts(size: Size, length: int, device: torch.device, steps: int = 3) -> I
                 if backward:
                     torch.autograd.grad(out, inputs, grad)
 
-            return waiting(once, device)
+            return replayed(once, device)
 
         yield compare(
             what,
@@ -145,7 +145,7 @@ def _expiries(size: Size, length: int, device: torch.device) -> Row:
     batch = max(1, size.tokens // length)
     priority, mask, none, held = _stream(batch, length, device)
     (seconds,) = in_turns(
-        waiting(lambda: expiry(priority, mask, None, none, *held, size.slots), device),
+        replayed(lambda: expiry(priority, mask, None, none, *held, size.slots), device),
         repeats=size.repeats,
         warm_up=3,
     )
@@ -185,20 +185,20 @@ def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> 
         q, k, v = dense
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    def both(run: Callable[[], Tensor], grad: Tensor) -> None:
-        torch.autograd.backward(run(), grad)
-
-    pairs = {
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "read, forward": (lambda: read(*ours), attention),
-        "read, forward and backward": (lambda: both(lambda: read(*ours), grad), lambda: both(attention, dense_grad)),
+        "read, forward and backward": (
+            lambda: torch.autograd.grad(read(*ours), ours, grad),
+            lambda: torch.autograd.grad(attention(), dense, dense_grad),
+        ),
     }
     for what, (mine, theirs) in pairs.items():
         with torch.set_grad_enabled(what != "read, forward"):
-            kind, best = at_best(waiting(theirs, device), device)
+            kind, best = at_best_for(theirs, waiting(theirs, device), device)
             yield compare(
                 what,
-                waiting(mine, device),
-                best,
+                replayed(mine, device),
+                replayed(best, device),
                 against=f"causal attention of all rows, {kind}",
                 length=length,
                 repeats=size.repeats,
@@ -239,5 +239,5 @@ def _backward_time(out: Tensor, inputs: list[Tensor], grad: Tensor, repeats: int
     def backward() -> None:
         torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
-    (seconds,) = in_turns(waiting(backward, device), repeats=repeats, warm_up=5)
+    (seconds,) = in_turns(replayed(backward, device), repeats=repeats, warm_up=5)
     return seconds

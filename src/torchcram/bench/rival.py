@@ -18,11 +18,26 @@ def fastest_space(device: torch.device) -> Iterator[str]:
     if device.type != "cuda" or _version() is None:
         yield "ours, in PyTorch"
         return
+    if not _works(device):
+        yield f"ours, in PyTorch, since flash-linear-attention {_version()} does not go back on this GPU"
+        return
     space.FORMS["triton"] = _chunks
     try:
         yield f"flash-linear-attention {_version()}"
     finally:
         del space.FORMS["triton"]
+
+
+def _works(device: torch.device) -> bool:
+    """Whether it has a backward pass: it refuses one where a compiler is known to make it wrong."""
+    x, decay, key = (torch.rand(1, 64, *size, device=device) for size in ((1, 64), (1,), (1, 64)))
+    initial = torch.zeros(1, 1, 64, 64, device=device)
+    try:
+        out, _ = _chunks(x.requires_grad_(), decay, key, key, decay[..., 0] < 0, initial)
+        torch.autograd.grad(out.sum(), x)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _version() -> str | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchcram.bench.turns import alone
+from torchcram.models.recording import record
 from torchcram.results import Row
 
-_TRIED = 12  # calls by which one kind of attention is compared with another
-_BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
+_TRIED = 12  # calls by which one way is compared with another
+BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
+"""Kinds of attention on a GPU."""
 
 
 def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int, settle: int = 0) -> list[float]:
@@ -39,38 +41,23 @@ def _timed(*runs: Callable[[], object]) -> list[float]:
     return [end - begin for begin, end in pairwise(marks)]
 
 
-def at_best(
-    run: Callable[[], None], device: torch.device, before: Callable[[], None] = lambda: None
-) -> tuple[str, Callable[[], None]]:
-    """The same with whichever attention serves it best, and which that is; `before` is called before each is tried."""
-    if device.type != "cuda":
-        return "default attention", run
-    best = _fastest(run, before)
-    before()
-    return best, _with(_BACKENDS[best], run)
-
-
 def at_best_for(
-    run: Callable[[], None], attend: Callable[[], None], device: torch.device
-) -> tuple[str, Callable[[], None]]:
-    """The same with whichever attention is fastest by itself: models need not be compiled with each to find out."""
+    run: Callable[[], object], attend: Callable[[], None], device: torch.device
+) -> tuple[str, Callable[[], object]]:
+    """A run with whichever attention is fastest by itself, and which that is: models need not be compiled with each."""
     if device.type != "cuda":
         return "default attention", run
-    best = _fastest(attend)
-    return best, _with(_BACKENDS[best], run)
+    best = best_of({name: _with(kernel, attend) for name, kernel in BACKENDS.items()})
+    return best, _with(BACKENDS[best], run)
 
 
-def _fastest(run: Callable[[], None], before: Callable[[], None] = lambda: None) -> str:
-    """By its best time of several: others may be at work meanwhile."""
-    times = {}
-    for name, kernel in _BACKENDS.items():
-        before()
-        tried = [_timed(_with(kernel, run)) for _ in range(_TRIED)]
-        times[name] = min(tried)
+def best_of(runs: Mapping[str, Callable[[], None]]) -> str:
+    """The name of the fastest, by its best time of several: others may be at work meanwhile."""
+    times = {name: min(_timed(run) for _ in range(_TRIED)) for name, run in runs.items()}
     return min(times, key=lambda name: times[name])
 
 
-def _with(kernel: SDPBackend, run: Callable[[], None]) -> Callable[[], None]:
+def _with(kernel: SDPBackend, run: Callable[[], object]) -> Callable[[], None]:
     def inside() -> None:
         with sdpa_kernel([kernel]):
             run()
@@ -106,6 +93,14 @@ def waiting(run: Callable[[], object], device: torch.device) -> Callable[[], Non
         wait_for(device)
 
     return inside
+
+
+def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """The same, recorded if that can be done: short kernels are then not timed by how fast a host launches them."""
+    if device.type != "cuda":
+        return waiting(run, device)
+    graph, _ = record(run, device)
+    return waiting(graph.replay, device)
 
 
 def compare(

@@ -137,16 +137,15 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
     tokens = torch.randint(size.vocabulary, (batch, length), device=place)
     policies = imposed(size, batch, length, config.layers, place, training=training), RoutingPolicy()
     pair = [Contender(each, size, place) for each in (config, rival)]
-    ours, theirs = (
+    runs: list[Callable[[], object]] = [
         (each.train if training else each.prefill)(tokens, policy) for each, policy in zip(pair, policies, strict=True)
-    )
+    ]
     told = form
     if against == "transformer":
-        told, theirs = at_best_for(theirs, attention(rival, size, batch, length, place, training=training), place)
+        told, runs[1] = at_best_for(runs[1], attention(rival, size, batch, length, place, training=training), place)
     return compare(
         what,
-        ours,
-        theirs,
+        *runs,
         against=f"{against}, {told}",
         length=length,
         repeats=repeats,

@@ -62,6 +62,8 @@ class Decoder:
         self._inputs: Batch | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._predictions: dict[str, Tensor] = {}
+        self._usual = False
+        """Whether the recorded step's gaps and mask are those of a step that was given none."""
 
     @staticmethod
     def suits(model: Cram) -> bool:
@@ -76,6 +78,8 @@ class Decoder:
         where it is. On a GPU the next step overwrites what this one returns.
         """
         like = self.model.norm.weight
+        if dt is None and mask is None and isinstance(inputs, Tensor) and self._same(inputs):
+            return self._again(inputs)
         single: Inputs
         if isinstance(inputs, Tensor):
             single = inputs.unsqueeze(1)
@@ -95,6 +99,7 @@ class Decoder:
         if len(batch.dt) != len(self.state.position):
             raise ValueError(f"inputs are of {len(batch.dt)} sequences, the state of {len(self.state.position)}")
         if like.is_cuda:
+            self._usual = dt is None and mask is None
             return self._replay(batch)
         if self._held < self._most and int(self.state.position.max()) >= self._held:
             self.state = self._roomy(self.state)
@@ -169,6 +174,22 @@ class Decoder:
         assert self._graph is not None
         for old, new in zip(_tensors(self._inputs), _tensors(batch), strict=True):
             old.copy_(new)
+        self._graph.replay()
+        return self._predictions
+
+    def _same(self, tokens: Tensor) -> bool:
+        """Whether nothing but the tokens sets a step apart from the one before it, and they need not be looked at."""
+        if not self._usual or self._inputs is None or self.model.check_values or self._inputs.channels is not None:
+            return False
+        kept = list(self._inputs.tokens.values())
+        return len(kept) == 1 and tokens.shape == kept[0].shape[:1] and tokens.dtype == kept[0].dtype
+
+    def _again(self, tokens: Tensor) -> dict[str, Tensor]:
+        """A step for which the host has next to nothing to do."""
+        assert self._inputs is not None
+        assert self._graph is not None
+        (kept,) = self._inputs.tokens.values()
+        kept.copy_(tokens.unsqueeze(1))
         self._graph.replay()
         return self._predictions
 
