@@ -1,6 +1,7 @@
 """`torchcram probe`, from a file to a page."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def probe(folder, out, *words, model="small.gguf", text="one.txt"):
     return CliRunner().invoke(app, given)
 
 
+def untimed(rows):
+    """All that is found, but for how long it took."""
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
 def test_a_model_is_probed_and_told_of(folder, tmp_path):
     done = probe(folder, tmp_path / "out", "--judge", str(folder / "two.txt"), "--tested-tokens", "200", "--steps", "1")
     assert done.exit_code == 0, done.output
@@ -51,6 +57,12 @@ def test_a_model_is_probed_and_told_of(folder, tmp_path):
     assert about["dtype"] == "float32"
     assert (about["window"], about["documents"]) == (16, 3)
     assert about["eval_tokens"] % 16 == 0
+    assert about["learned_from"] == "one.txt"
+    assert about["seconds"] > 0
+    assert about["control_tokens"] == about["train_tokens"], "they are fewer than the most for it"
+    assert "tokens of one.txt, judged on" in (tmp_path / "out" / "report.html").read_text()
+    replaced = [row["replaced"] for row in rows if row["what"] == "copying" and row["predictor"] == "linear"]
+    assert replaced == ["layer 0", "layer 1", "all layers"]
     assert {row["weights"] for row in rows if row["what"] == "layer"} == {"pretrained", "random"}
     assert {row["predictor"] for row in rows if row["what"] == "layer"} == set(LADDER)
     assert sum(row["what"] == "head" and row["weights"] == "pretrained" for row in rows) == 2 * 2 * 4  # two sets
@@ -76,8 +88,10 @@ def test_each_text_is_judged_on_by_itself(folder, tmp_path):
     one = probe(folder, tmp_path / "one", *both[:2], "--rank", "0")
     assert one.exit_code == 0, one.output
     rows, alone = (json.loads((tmp_path / x / "redundancy.json").read_text())["rows"] for x in ("both", "one"))
-    assert [row for row in rows if row["text"] == "two.txt"] == alone
+    assert untimed(row for row in rows if row["text"] == "two.txt") == untimed(alone)
     assert {row["model"] for row in rows} == {"small"}
+    seconds = {row["text"]: row["seconds"] for row in rows if row["what"] == "about"}
+    assert seconds["two.txt"] < seconds["three.txt"], "of all until then"
     kinds = {row["what"] for row in rows if row["text"] == "three.txt"}
     assert kinds >= {"about", "layer", "group", "loss", "one layer", "layers", "copying"}
     page = (tmp_path / "both" / "report.html").read_text()
@@ -104,6 +118,26 @@ def test_the_ends_of_the_same_files_are_judged_on_by_default(folder, tmp_path):
             assert row["r2_low"] <= row["r2"] <= row["r2_high"]
         if row["what"] == "one layer":
             assert row["cost_low"] <= row["cost"] <= row["cost_high"]
+
+
+@pytest.mark.parametrize(("given", "count"), [("160", 160), ("1K", 1000), ("1k", 1000), ("2M", 2_000_000)])
+def test_tokens_are_counted_in_thousands_and_millions(folder, tmp_path, monkeypatch, given, count):
+    asked = {}
+    monkeypatch.setattr(command, "run", lambda models, out, **told: asked.update(told))
+    limits = ["--train-tokens", given, "--eval-tokens", given, "--tested-tokens", given]
+    done = probe(folder, tmp_path / "out", *limits)
+    assert done.exit_code == 0, done.output
+    assert [asked[f"{name}_tokens"] for name in ("train", "eval", "tested")] == [count] * 3
+    probe(folder, tmp_path / "out")
+    assert [asked[f"{name}_tokens"] for name in ("train", "eval", "tested")] == [10_000_000, 500_000, 100_000]
+
+
+@pytest.mark.parametrize("given", ["0", "0K", "-5", "1.5M", "M", "10G", "many", ""])
+def test_what_is_no_number_of_tokens_is_told(folder, tmp_path, given):
+    done = probe(folder, tmp_path / "out", "--train-tokens", given)
+    assert done.exit_code == 2
+    assert "is not a number of tokens, such as 500000, 500K or 10M" in " ".join(done.output.replace("│", "").split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_both_learned_from_and_judged_on():
@@ -203,13 +237,31 @@ def test_several_models_make_one_file(folder, tmp_path):
     data = json.loads((tmp_path / "out" / "redundancy.json").read_text())
     assert data["name"] == "redundancy-small-other"
     each = [[row | {"model": ""} for row in data["rows"] if row["model"] == name] for name in ("small", "other")]
-    assert each[0] == each[1], "they are the same, and so is what is found of them"
+    assert untimed(each[0]) == untimed(each[1]), "they are the same, and so is what is found of them"
     assert (tmp_path / "out" / "report.html").read_text().count("<h2>Layers</h2>") == 2
     done = CliRunner().invoke(app, [*both[:2], both[1], *both[3:]])
     assert done.exit_code == 1
     assert "two models are named small; results are told apart by it" in done.output.replace("\n", " ")
     rows = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
     assert {row["model"] for row in rows} == {"small"}, "what was found before the mistake is kept"
+
+
+def test_a_run_of_one_checkpoint_has_random_weights_beside_it_whatever_came_before(folder, tmp_path, monkeypatch):
+    steps, controls = {"long": [0, 5], "short": [5]}, []
+    small = load(folder / "small.gguf")
+    monkeypatch.setattr(command, "_steps", lambda name, at: steps[name])
+    monkeypatch.setattr(command, "load", lambda name, *, step, device: replace(small, name=name))
+    measure = redundancy.run
+
+    def run(loaded, train, judged, config, **given):
+        controls.append((loaded.name, config.control_tokens > 0))
+        return measure(loaded, train, judged, config, **given)
+
+    monkeypatch.setattr(redundancy, "run", run)
+    words = ["--text", str(folder / "one.txt"), "--out", str(tmp_path), "--window", "16", "--rank", "0"]
+    done = CliRunner().invoke(app, ["probe", *steps, "--at", "all", "--tested-tokens", "64", *words])
+    assert done.exit_code == 0, done.output
+    assert controls == [("long", False), ("long", False), ("short", True)]
 
 
 def test_the_beginning_of_a_text_is_told_as_it_is(folder, tmp_path):
@@ -256,7 +308,8 @@ def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
     about = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"][0]
     assert about["note"] == f"{name}, 4 steps on text, by bytes"
     again = [*words[:-1], str(tmp_path / "both"), "--at", "2,4", "--window", "32", "--eval-tokens", "320"]
-    done = CliRunner().invoke(app, [*again, "--tested-tokens", "64", "--rank", "0"])
+    few = ["--tested-tokens", "64", "--rank", "0"]
+    done = CliRunner().invoke(app, [*again, *few])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "both" / "redundancy.json").read_text())["rows"]
     assert {row["step"] for row in rows} == {2, 4}
@@ -274,9 +327,17 @@ def test_a_model_that_was_trained_on_text_is_probed(folder, tmp_path, name):
     assert {row["step"] for row in every["rows"]} == {0, 2, 4}
     assert {row["step"] for row in every["rows"] if row["what"] == "head"} == {4}, "the last is shown in full"
     assert not [row for row in every["rows"] if row.get("weights") == "random"], "step 0 has random weights"
+    assert {row["control_tokens"] for row in every["rows"] if row["what"] == "about"} == {0}
     assert {row["kind"] for row in every["rows"] if row["what"] == "about"} == {name}
     assert [row["released"] for row in every["rows"] if row["what"] == "reads"] == [False] * 3
     assert load(tmp_path / "run", step=2).note == f"{name}, 2 steps on text, by bytes"
+    done = CliRunner().invoke(app, [*again[:4], "--out", str(tmp_path / "never"), "--at", "4,3"])
+    assert done.exit_code == 1
+    assert "run has no checkpoint of step 3; there are: 0, 2, 4" in done.output.replace("\n", " ")
+    assert not (tmp_path / "never").exists(), "it is told before any step is probed"
+    done = CliRunner().invoke(app, [*again[:4], "--out", str(tmp_path / "ordered"), "--at", "4,2,4", *again[8:], *few])
+    assert done.exit_code == 0, done.output
+    assert untimed(json.loads((tmp_path / "ordered" / "redundancy.json").read_text())["rows"]) == untimed(rows)
     with pytest.raises(ValueError, match="has no checkpoint of step 3; there are: 0, 2, 4"):
         load(tmp_path / "run", step=3)
     with pytest.raises(ValueError, match="step = 3 is not possible; allowed: none but with the folder of a run"):

@@ -69,7 +69,10 @@ def test_nothing_is_learned_from_what_is_judged(done):
     )
     layers = [row for row in rows if row["what"] == "layer"]
     for row in found(layers, predictor="token"):
-        assert row["r2"] == pytest.approx(0, abs=1e-4), "of tokens that were never seen nothing is known but the mean"
+        # Of tokens that were never seen nothing is known but the mean of those that were: no variance of these.
+        assert row["r2"] < -0.01
+    for row in found(layers, predictor="mean"):
+        assert row["r2"] == pytest.approx(0, abs=1e-4), "its own"
     assert all(abs(row["r2"]) > 0.01 for row in found(layers, predictor="linear"))
 
 
@@ -161,7 +164,8 @@ def test_measures_have_intervals_over_documents(done):
 
 def test_costs_and_shares_are_of_the_same_layers(done):
     loaded, train, held, rows = done
-    at, learned, _ = judged_directly(loaded.model, train, held, PROBE)
+    at, learned, judged = judged_directly(loaded.model, train, held, PROBE)
+    learned = learned.about([each[0] for each in judged.centres])
     tester = function.Tester(loaded.model, at, held, batch=25, device="cpu")
     intact = tester.loss()
     drawn = measures.draws(held, CONFIG.draws)
@@ -245,6 +249,22 @@ def test_copies_have_intervals_over_sequences(done):
     *_, rows = done
     for row in found(rows, what="copying"):
         assert row["loss_low"] < row["loss"] < row["loss_high"]
+
+
+def test_copying_is_told_of_each_layer_replaced_alone(done):
+    loaded, train, held, rows = done
+    at, learned, _ = judged_directly(loaded.model, train, held, PROBE)
+    made = function.copying(held.tokens, None, count=32, length=64)
+    tester = function.Tester(loaded.model, at, made.windows, batch=7, device="cpu")
+    predictors = learned.of("linear")
+    expected = {f"layer {layer}": {layer: predictors[layer]} for layer in range(3)} | {"all layers": predictors}
+    copies = found(rows, what="copying", predictor="linear")
+    assert [row["replaced"] for row in copies] == list(expected)
+    for row in copies:
+        assert row["loss"] == pytest.approx(float(tester.loss(expected[row["replaced"]], made.begin).mean()), abs=1e-3)
+    assert len({round(row["loss"], 2) for row in copies}) == 4, "or one layer could be taken for another"
+    single = report.single(rows, "linear")
+    assert [(layer, row["replaced"]) for layer, row in single] == [(1, "layer 0"), (2, "layer 1"), (3, "layer 2")]
 
 
 def test_no_copying_is_claimed_of_what_carries_a_state():

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from torchcram.cli.main import app
 from torchcram.report import baselines
+from torchcram.report.comparison import groups
+from torchcram.report.comparison_words import verdicts
 from torchcram.tasks import Srcd
 
 
@@ -64,9 +66,9 @@ def test_the_page_has_every_number():
     text = baselines.page(*files(*ROWS))
     expected = [
         "| `cram` | 3 | 99.95 % (99.91 %) | 100 % | 99.94 % (99.90 %) | 1.01 | 1.51 % (1.52 %) | 0.76 % | 0 % | 100 %"
-        " | 1,234,567 | 1.0 MiB | 123k | 1.2 |",
+        " | 1,234,567 | 1.0 MiB | 123k | 1.2 | def |",
         "| `mod` capacity 12.5 % | 1 | 99.97 % | 100 % | 99.96 % | 1.01 | 20 % | 10 % | 0 % | 100 % | 1,234,567"
-        " | – | – | – |",
+        " | – | – | – | – |",
         "| `mod` | capacity 5 % | 95 % | 94.99 % | 5 % | 2.50 % | 2 | def | 97 %, reads 4 % |",
         "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – | – | – |",
         "| model | 0.0005 | 0.001 |",
@@ -90,7 +92,11 @@ def test_it_says_who_never_left_chance():
     srcd, mqar = files(*ROWS)
     assert "never left chance" not in baselines.page(srcd, mqar)
     mqar["rows"].append(row("final", "mamba", 0.0003, 0.0, opt=0.125, task="mqar"))
-    assert "never left chance: `mamba`." in baselines.page(srcd, mqar)
+    assert "never left chance: `mamba` (0.001 with 1 seed)." in baselines.page(srcd, mqar)
+    mqar["rows"] += [row("rate", "mamba", 0.0002, 0.0, rate=2e-3, seed=seed, task="mqar") for seed in range(2)]
+    assert "never left chance: `mamba` (0.001 with 1 seed, 0.002 with 2 seeds)." in baselines.page(srcd, mqar)
+    mqar["rows"].append(row("rate", "mamba", 0.5, 0.0, rate=4e-3, task="mqar"))
+    assert "never left chance" not in baselines.page(srcd, mqar), "at another rate it did"
 
 
 def test_many_commands_are_folded_away():
@@ -102,34 +108,94 @@ def test_many_commands_are_folded_away():
 
 
 def test_it_says_who_solves_it_and_with_how_many_reads():
-    said = baselines.verdicts(baselines.groups(ROWS, "final"))
+    said = verdicts(groups(ROWS, "final"))
     assert said == [
         "With reads, of which 1.50 % is the least possible: `cram` 1.51 %, `mod` capacity 12.5 % (1 seed) 20 %,"
         " `transformer` (1 seed) 100 %.",
-        "Of these, CRAM reads least.",
+        "Of those that solve it with every seed, CRAM reads least (1.51 %).",
         "Not at 99.90 % with every seed: `mamba` (novel 70.99 %).",
     ]
 
 
 def test_it_says_where_cram_is_not_ahead():
     rivals = (row("final", "gate", 0.9999, 0.014), row("final", "mamba", 1.0, 0.0))
-    said = baselines.verdicts(baselines.groups((*ROWS[2:5], *rivals), "final"))
+    said = verdicts(groups((*ROWS[2:5], *rivals), "final"))
     assert said[0] == "Without any attention, by a state that is large enough: `mamba`."
     assert said[2] == "CRAM is not ahead of `mamba`, `gate`."
     failed = (row("final", "cram", 0.9999, 0.015), row("final", "cram", 0.99, 0.015), *rivals)
-    said = baselines.verdicts(baselines.groups(failed, "final"))
+    said = verdicts(groups(failed, "final"))
     assert "`gate` (1 seed) 1.40 %" in said[1]
     assert said[2:] == [
         "CRAM does not reach 99.90 % with every seed.",
         "Not at 99.90 % with every seed: `cram` (novel 99.48 %, at worst 98.99 %; 1 of 2 seeds do, with reads of"
         " 1.50 %).",
     ]
-    assert not any("CRAM" in line for line in baselines.verdicts(baselines.groups(rivals, "final")))
+    assert not any("CRAM" in line for line in verdicts(groups(rivals, "final")))
+
+
+def test_it_says_who_reads_no_more_with_the_seeds_that_solve_it():
+    """Beside CRAM's reads with the same seeds: with others, a model may have other reads to do."""
+    rivals = (
+        *(row("final", "entropy", accuracy, 0.0149, seed=seed) for seed, accuracy in enumerate((0.7, 0.9996, 0.9998))),
+        row("final", "gate", 0.9999, 0.01505),
+        row("final", "gate", 0.9985, 0.0140, seed=1),
+        row("final", "gate", 0.9999, 0.01515, seed=2),
+        row("final", "mod", 0.9999, 0.2),
+        row("final", "mod", 0.8, 0.2, seed=1),
+    )
+    curve = groups([row("curve", "gate", 0.9999, 0.0150, setting="price=0.2", seed=7)], "curve")
+    *_, about, others, _ = verdicts(groups((*ROWS[1:4], *rivals), "final"), curve)
+    assert about == "Of those that solve it with every seed, CRAM reads least (1.51 %)."
+    assert others == (
+        "With the seeds that solve it, these read no more than CRAM (the same seeds, where it has them): "
+        "`entropy` (2 of 3: 1.49 %, CRAM 1.52 %), `gate` price=0.2 (1 of 1: 1.50 %, CRAM 1.51 %)."
+    )
+    seeds = (row("final", "cram", 0.9999, reads, seed=seed) for seed, reads in enumerate((0.0156, 0.0148, 0.0150)))
+    said = verdicts(groups((*seeds, *rivals), "final"))
+    assert "`gate` (2 of 3: 1.51 %, CRAM 1.53 %)" in said[2], "though CRAM's median of all seeds is less"
+
+
+def test_it_begins_with_where_cram_is_not_ahead():
+    def cost(model, commit, **numbers):
+        return row("cost", model, 1, 1, commit=commit, **numbers)
+
+    size = {"state_length": 131_072}
+    rows = (
+        *ROWS[1:6],
+        cost("cram", "a", forward_ms=20.0, tokens_per_second=3e5, state_bytes=3 * 2**20, **size),
+        cost("transformer", "a", forward_ms=5.0, tokens_per_second=2e5, state_bytes=2**30, **size),
+        cost("transformer", "b", forward_ms=7.0, tokens_per_second=1e5),
+    )
+    text = baselines.page(*files(*rows))
+    short = text[text.index("## In short") : text.index("## What they are")]
+    told = (
+        "Time of a forward pass, where both were timed at the same commit (a): CRAM 20 ms;"
+        " 1 of 1 others are faster, `transformer` 5 ms.",
+        "Tokens a second in training, where both were timed at the same commit (a): CRAM 300k;"
+        " none of 1 others is faster.",
+        "State of a sequence after 131,072 positions: CRAM 3.0 MiB; none of 1 others has less.",
+        "Of those that solve it with every seed, CRAM reads least (1.51 %).",
+    )
+    for line in told:
+        assert line in short
+    line = next(line for line in text.splitlines() if line.startswith("| `transformer` | 1 |"))
+    assert line.endswith("| 1024.0 MiB | 100k | 7 | b |"), "times of the newest commit alone, and which it was"
+    smaller = cost("mod", "a", setting="capacity 12.5 %", forward_ms=30.0, state_bytes=2**19, **size)
+    text = baselines.page(*files(*rows, smaller))
+    assert "CRAM 3.0 MiB; less have `mod` capacity 12.5 % 512 KiB." in text
+    assert "1 of 2 others are faster, `transformer` 5 ms." in text
+
+
+def test_it_says_whether_layers_were_compiled():
+    assert "not compiled (none is at its fastest)" in baselines.page(*files(*ROWS))
+    compiled = [{**each, "compile": True} if each["what"] == "cost" else each for each in ROWS]
+    assert "timed alone on the GPU,\ncompiled, on a run" in baselines.page(*files(*compiled))
+    assert "some of them compiled" in baselines.page(*files(*compiled[:-2], *ROWS[-2:]))
 
 
 def test_tasks_and_settings_are_kept_apart():
     rows = [row("final", "cram", 1.0, 0.1, task=task, setting=x) for task in ("a", "b") for x in ("", "y")]
-    assert [len(group.rows) for group in baselines.groups(rows, "final")] == [1] * 4
+    assert [len(group.rows) for group in groups(rows, "final")] == [1] * 4
 
 
 def test_longer_training_changes_no_time_and_the_first_seed_tells_of_a_rate():
@@ -138,7 +204,7 @@ def test_longer_training_changes_no_time_and_the_first_seed_tells_of_a_rate():
     first = row("rate", "mod", 0.3, 0.2, setting="capacity 12.5 %", rate=5e-4)
     lines = baselines.page(*files(*ROWS, longer, first, again)).splitlines()
     (line,) = [line for line in lines if line.startswith("| `cram` steps=8000 | 1 |")]
-    assert line.endswith("| 1.0 MiB | 123k | 1.2 |")
+    assert line.endswith("| 1.0 MiB | 123k | 1.2 | def |")
     assert "| `mod` capacity 12.5 % | 30 % (20 %) | **99.97 % (20 %)** |" in lines
 
 

@@ -25,10 +25,17 @@ def layers(predictor, *costs, order="best first"):
     return [worth(*cost, **which, count=2 * count) for count, cost in enumerate(costs, start=1)]
 
 
-def rows(*, linear, mean=((0.5,),), r2=0.4, **bounds):
+def rows(*, linear, mean=((0.5,),), whole=(2.0, 1.5, 2.5), r2=0.4, **bounds):
+    """linear, mean: Costs of more and more layers on a half of the text; whole: of all layers, on all of it."""
     about = {"what": "about", "text": "held.txt", "model": "some"}
     groups = [group(r2=r2, **bounds), group(predictor="mean", printed=0.3), group("random", r2=0.81)]
-    return [about, *groups, *layers("linear", *linear), *layers("mean", *mean)]
+    straight = layers("linear", *((9.0,),) * (len(linear) - 1), whole, order="first to last")
+    return [about, *groups, *layers("linear", *linear), *layers("mean", *mean), *straight]
+
+
+def copies(replaced, loss, low, high, predictor=""):
+    said = {"what": "copying", "replaced": replaced, "predictor": predictor, "chance": 5.0}
+    return {**said, "loss": loss, "loss_low": low, "loss_high": high}
 
 
 def said(**given):
@@ -36,19 +43,22 @@ def said(**given):
 
 
 def test_a_verdict_counts_layers_by_the_upper_end_of_an_interval():
-    linear = ((0.01, 0.0, 0.02), (0.02, 0.01, 0.0299), (0.02, 0.01, 0.031), (0.0, -0.1, 0.01), (2.0, 1.5, 2.5))
+    linear = ((0.01, 0.0, 0.02), (0.02, 0.01, 0.0299), (0.02, 0.01, 0.031), (0.0, -0.1, 0.01), (7.0, 6.5, 7.5))
     told = said(linear=linear, mean=((0.02, 0.0, 0.029), (1.0, 0.5, 1.5)), r2_low=0.35, r2_high=0.45)
     assert "tells 40 % (35 % to 45 %) of the variance" in told
     assert "R as the paper measures it is 0.5, the mean's alone 0.3" in told
-    assert "in 4 of 10 layers, chosen on other text, it cost at most 1 % of the loss (the mean, 2)" in told
-    assert "in all layers, 2 (1.5 to 2.5) nats a token." in told
-    assert "too few" not in told
+    assert "in 4 of 10 layers, chosen on the other half of the text, it cost at most 1 % of the loss" in told
+    assert "(the mean, in 2 of the same order)" in told
+    assert told.endswith("in all layers, 2 (1.5 to 2.5) nats a token."), "on the whole text, not on a half of it"
 
 
 def test_a_verdict_says_no_more_than_was_measured():
-    told = said(linear=((0.01,), (2.0,)))
+    told = said(linear=((0.01,), (2.0,)), whole=(1.9,))
     assert "in 2 of 4 layers" in told
-    assert told.endswith("This text is too short to tell how sure the costs are.")
+    assert "(the mean, in none of the same order)" in told
+    assert told.endswith("1.9 nats a token. This text is too short to tell how sure the costs are.")
+    told = said(linear=((0.01,), (2.0,)))
+    assert told.endswith("2.5) nats a token. Half of this text is too short to tell how sure the number of layers is.")
     told = said(linear=((0.02, -0.1, 0.5), (2.0, 1.5, 2.5)))
     assert "even in 2 of 4 layers it may cost more than 1 % of the loss; in all" in told
     assert "tells nothing of the variance" in said(linear=((0.01,), (2.0,)), r2=-0.1)
@@ -83,6 +93,17 @@ def test_single_layers_show_costs_and_shares():
     assert cells[1:4] == ["the mean: cost", "linear: cost", "narrow, with a ReLU: cost"]
     assert cells[4:6] == ["linear: recovered", "narrow, with a ReLU: recovered"]
     assert cells[6:] == ["1", "0.5 (0.4 to 0.6)", "0.1234 (0.1 to 0.15)", "0.3", "0.75", "–"]
+
+
+def test_copying_is_shown_for_the_layer_that_is_missed_most():
+    given = [copies("nothing", 1.0, 0.9, 1.1)]
+    given += [copies(f"layer {layer}", loss, loss, loss, "linear") for layer, loss in enumerate((2.0, 4.0, 3.0))]
+    given += [copies("all layers", 9.0, 8.5, 9.5, "linear")]
+    assert [layer for layer, _ in report.single(given, "linear")] == [1, 2, 3]
+    cells = re.findall("<td>(.*?)</td>", report._copies(given))
+    assert cells[:3] == ["nothing", "–", "1 (0.9 to 1.1)"]
+    assert cells[3:6] == ["layer 2, with the highest loss of all here", "linear", "4 (4 to 4)"]
+    assert cells[6:] == ["all layers", "linear", "9 (8.5 to 9.5)"]
 
 
 def test_a_curve_begins_where_its_own_windows_do():

@@ -75,6 +75,37 @@ def test_a_key_is_answered_with_what_was_bound_last(name):
         assert len(set(asked)) > 10
 
 
+def test_a_place_does_not_settle_whether_its_binding_still_holds():
+    task, examples = batch("forgetting-mqar", rows=range(4000))
+    c = task.config
+    keys = examples.inputs["token"][:, : 2 * c.stores : 2]
+    same = keys.unsqueeze(1) == keys.unsqueeze(2)  # [B, stores, stores]
+    stale, renewed = same.triu(1).any(2), same.tril(-1).any(2)
+    assert (stale.sum(1) == c.again).all()
+    assert (renewed.sum(1) == c.again).all()
+    assert not (stale & renewed).any()
+    # Of all orders in which a key's second binding comes after its first, each is as likely.
+    place = torch.arange(c.stores) / (c.stores - 1)
+    likely = 2 * c.again / c.stores
+    torch.testing.assert_close(stale.double().mean(0), likely * (1 - place).double(), atol=0.04, rtol=0)
+    torch.testing.assert_close(renewed.double().mean(0), likely * place.double(), atol=0.04, rtol=0)
+    # Nor do the questions: those about keys that were bound twice come no sooner than others.
+    where = torch.arange(task.length).expand_as(examples.kind).double()
+    twice, once = (float(where[examples.kind == kind].mean()) for kind in (3, 2))
+    assert twice == pytest.approx(once, abs=0.3)
+
+
+def test_any_key_may_be_the_one_that_is_asked_for():
+    task, examples = batch("associative", rows=range(2000), rebound=0.25)
+    asked = examples.kind[:, -1]
+    assert (asked == 3).double().mean() == pytest.approx(0.25, abs=0.04)
+    right = {"token": torch.nn.functional.one_hot(examples.targets["token"].clamp_min(0), 128)}
+    counts = {key: float(value) for key, value in task.counts(right, examples).items()}
+    assert task.metrics(counts)["accuracy_overridden"] == 1
+    none = {**counts, "overridden": 0.0, "overridden_right": 0.0}
+    assert task.metrics(none)["accuracy_overridden"] is None, "what nobody asked for is neither right nor wrong"
+
+
 def test_gaps_follow_a_power_law():
     """Half of the pairs of positions are taken, the early ones more often; with a = 1 all alike."""
     for power, ratio in ((0.01, 2.0), (1.0, 1.0)):
@@ -137,7 +168,10 @@ def test_metrics_count_what_is_right(name):
     ("name", "settings", "message"),
     [
         ("mqar", {"length": 64, "pairs": 20}, "task.length = 64 is not possible; allowed: at least 80"),
-        ("mqar", {"vocabulary": 64}, "task.vocabulary = 64"),
+        ("mqar", {"vocabulary": 65}, "task.vocabulary = 65 is not possible; allowed: at least 66,"),
+        ("mqar", {"vocabulary": 126, "rebound": 1.0}, "task.vocabulary = 126 is not possible; allowed: at least 127,"),
+        ("mqar", {"last": "yes"}, "task.last = 'yes' is not possible; allowed: True or False"),
+        ("induction", {"length": 2}, "task.length = 2 is not possible; allowed: an integer of at least 3"),
         ("copying", {"items": 200}, "task.items = 200"),
         ("recall", {}, "task = 'recall' is not possible; allowed: srcd, novel, "),
         ("mqar", {"keys": 3}, "has no field 'keys'"),
@@ -147,6 +181,28 @@ def test_metrics_count_what_is_right(name):
 def test_settings_that_make_no_sense_are_told(name, settings, message):
     with pytest.raises(ValueError, match=message):
         make(name, **settings)
+
+
+@pytest.mark.parametrize(("rebound", "least"), [(0.0, 18), (0.5, 23), (1.0, 31)])
+def test_the_smallest_vocabulary_has_as_many_keys_and_values_as_are_bound(rebound, least):
+    settings = {"pairs": 8, "length": 64, "rebound": rebound}
+    task = make("mqar", vocabulary=least, **settings)
+    tokens = task.batch(seed=0, step=0, rows=range(100)).inputs["token"][:, : 2 * task.config.stores]
+    for keys, values in zip(tokens[:, ::2].tolist(), tokens[:, 1::2].tolist(), strict=True):
+        assert len(set(keys)) == 8
+        assert len(set(values)) == task.config.stores
+        assert 0 < max(keys) < least // 2 <= min(values)
+        assert max(values) < least
+    with pytest.raises(ValueError, match=f"at least {least},"):
+        make("mqar", vocabulary=least - 1, **settings)
+
+
+def test_the_shortest_induction_has_its_answer_in_sight():
+    _, examples = batch("induction", length=3)
+    tokens = examples.inputs["token"]
+    assert torch.equal(examples.targets["token"][:, -1], tokens[:, 1])
+    assert (tokens[:, 1] > 0).all()
+    assert (tokens[:, ::2] == 0).all()
 
 
 def test_every_task_has_a_name_that_makes_it():

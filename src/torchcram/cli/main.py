@@ -9,7 +9,7 @@ import typer
 
 from torchcram import __version__
 from torchcram.cli.bench import bench
-from torchcram.cli.options import JsonFile
+from torchcram.cli.options import JsonFile, tokens
 
 app = typer.Typer(
     name="torchcram",
@@ -357,9 +357,13 @@ def probe(
     judged: Annotated[
         list[Path] | None, typer.Option("--judge", help="Text to judge on; default: the ends of the same files.")
     ] = None,
-    train_tokens: Annotated[int, typer.Option(min=1, help="To learn from, at most.")] = 10_000_000,
-    eval_tokens: Annotated[int, typer.Option(min=1, help="To judge on, at most.")] = 500_000,
-    tested_tokens: Annotated[int, typer.Option(min=1, help="For losses with attention replaced, at most.")] = 100_000,
+    train_tokens: Annotated[
+        int, typer.Option(parser=tokens, metavar="COUNT", help="To learn from, at most; 10M is ten million.")
+    ] = 10_000_000,
+    eval_tokens: Annotated[int, typer.Option(parser=tokens, metavar="COUNT", help="To judge on, at most.")] = 500_000,
+    tested_tokens: Annotated[
+        int, typer.Option(parser=tokens, metavar="COUNT", help="For losses with attention replaced, at most.")
+    ] = 100_000,
     window: Annotated[
         int | None, typer.Option(min=8, help="Tokens of a window; default: as trained; or 1024, or all.")
     ] = None,

@@ -64,16 +64,17 @@ def run(
     def say(words: str) -> None:
         console.print(f"{time.monotonic() - began:5.0f} s  {words}", soft_wrap=True)
 
-    config = RedundancyConfig(
+    asked = RedundancyConfig(
         tested_tokens=tested_tokens, probe=ProbeConfig(batch=batch, rank=rank, steps=steps, seed=seed)
     )
     rows: list[Row] = []
     texts = _Texts(text, judged, train_tokens, eval_tokens, seed)
-    for name in models:
-        stages: Sequence[int | None] = [None] if at is None else _steps(name, at)
-        if len(stages) > 1:  # one of them can be the first, which has random weights
-            config = replace(config, control_tokens=0)
+    every: list[Sequence[int | None]] = [[None] if at is None else _steps(name, at) for name in models]
+    for name, stages in zip(models, every, strict=True):
+        # Of several steps, one can be the first, which has random weights.
+        config = asked if len(stages) == 1 else replace(asked, control_tokens=0)
         for step in stages:
+            started = time.monotonic()
             with _room(device, f"to hold {name}; use --device cpu, or a smaller model"):
                 loaded = load(name, step=step, device=device)
                 if bf16:
@@ -92,13 +93,19 @@ def run(
                     each: _first(loaded, each, some, tested_tokens, batch, device, say)
                     for each, some in parts.first.items()
                 }
+                control = parts.train.some(config.control_tokens).tokens.numel() if config.control_tokens else 0
                 found = redundancy.run(loaded, parts.train, parts.held, config, device=device, say=say)
                 for judged_on, of_text in itertools.groupby(found, key=lambda row: str(row["text"])):
-                    about = _about(loaded, parts.train, judged_on, parts.held[judged_on], tf32 and device != "cpu")
-                    of_it = [about, *(row for each, row in firsts.items() if each == judged_on), *of_text]
+                    measured = [*(row for each, row in firsts.items() if each == judged_on), *of_text]
+                    about = {
+                        **_about(loaded, parts.train, judged_on, parts.held[judged_on], tf32 and device != "cpu"),
+                        "learned_from": ", ".join(path.name for path in text),
+                        "control_tokens": control,
+                        "seconds": time.monotonic() - started,  # with loading, learning, and the texts before
+                    }
                     rows += [
                         _rounded(row if step is None else {**row, "step": step})
-                        for row in of_it
+                        for row in (about, *measured)
                         if step == stages[-1] or row["what"] not in _OF_THE_LAST
                     ]
                     # What was found so far is there even if the rest is never reached.
@@ -123,8 +130,14 @@ def _write(path: Path, rows: Sequence[Row], seed: int, device: str, *, over_trai
 
 
 def _steps(model: str, at: str) -> list[int]:
-    """Of a run, all of which there are checkpoints, or those that are listed."""
-    return checkpoints(model) if at == "all" else numbers("--at", at, least=0)
+    """Of a run, all of which there are checkpoints, or those that are listed, in order."""
+    there = checkpoints(model)
+    if at == "all":
+        return there
+    wanted = sorted(set(numbers("--at", at, least=0)))
+    if missing := [step for step in wanted if step not in there]:
+        raise ValueError(f"{model} has no checkpoint of step {missing[0]}; there are: {', '.join(map(str, there))}")
+    return wanted
 
 
 def _first(

@@ -12,6 +12,9 @@ from torchcram.strict import StrictConfig, check_choice, check_flag, check_integ
 
 Mixer = Literal["attention", "space", "boat", "switch", "depth", "entropy"]
 
+CATEGORIES = ("tokens", "labels")
+"""Kinds of outputs that a position can be uncertain of: a choice at each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(StrictConfig):
@@ -107,6 +110,10 @@ class BaselineConfig(ModelConfig):
                 self.attention.convolution,
                 "1 but with mixer='attention', or with mixer='space' and `every`",
             )
+        kinds = [output.kind for output in self.outputs]
+        if self.mixer == "entropy" and not set(kinds) & set(CATEGORIES):
+            allowed = " or ".join(map(repr, CATEGORIES))
+            reject("outputs", kinds, f"with mixer='entropy' at least one of kind {allowed}, to be uncertain of")
         if self.inner % self.space.head:
             reject("space.head", self.space.head, f"a divisor of the inner width, {self.inner}")
 

@@ -47,7 +47,7 @@ def baseline(name: str, like: CramConfig) -> CramConfig | BaselineConfig:
     makes up for what the mixers differ in.
     """
     if name in CONTROLS:
-        return matched(like.override(CONTROLS[name]), parameters(like))
+        return matched(like.override(CONTROLS[name]), parameters(like), name)
     if name not in BASELINES:
         reject("model", name, ", ".join([*CONTROLS, *BASELINES]))
     data = {"layers": like.layers, "inputs": like.inputs, "outputs": like.outputs, "block": like.block}
@@ -56,23 +56,31 @@ def baseline(name: str, like: CramConfig) -> CramConfig | BaselineConfig:
     config = config.override(BASELINES[name])
     if config.has_attention_layers:
         config = config.override({"attention.convolution": like.episodic.convolution})
-    return matched(config, parameters(like))
+    return matched(config, parameters(like), name)
 
 
 _TOGETHER = {512: 64, 128: 8, 0: 1}
 """Units of a feed-forward layer that come together in models of at least a width: GPUs are slower at other sizes."""
 
 
-def matched(config: Config, wanted: int) -> Config:
+def matched(config: Config, wanted: int, name: str | None = None) -> Config:
     """The same with as many parameters as wanted, as nearly as whole units of the feed-forward layers allow.
 
     In models of some width they come in multiples (`_TOGETHER`), which leaves a difference of about 1 % at most.
+
+    name: What an error calls the model.
     """
     width = config.block.width
     least = config.override({"block.expansion": 1 / width})
-    units = 1 + round((wanted - parameters(least)) / (config.layers * (2 * width + 1)))
+    others = parameters(least)
+    units = 1 + round((wanted - others) / (config.layers * (2 * width + 1)))
     together = next(count for least_width, count in _TOGETHER.items() if width >= least_width)
     units = max(together, round(units / together) * together) if units >= 1 else units
     if units < 1:
-        reject("model", type(config).__name__, f"one that leaves some of {wanted} parameters to feed-forward layers")
+        why = f"one that leaves some of {wanted:,} parameters to feed-forward layers; without those it has {others:,}"
+        if isinstance(config, BaselineConfig) and config.mixer == "entropy":
+            size = sum(output.size for output in config.outputs if output.kind != "classification")
+            heads = f"{config.layers * size * (width + 1):,} of them in early heads, which every layer has"
+            why += f", {heads}: too many for {size:,} possible answers; give the task a smaller vocabulary"
+        reject("model", name or type(config).__name__, why)
     return config.override({"block.expansion": units / width})

@@ -20,8 +20,9 @@ from torchcram.strict import StrictConfig, check_integer, check_number
 ZERO, MEAN, POSITION, TOKEN, SHUFFLED, LINEAR, ADAPTER, DESCENT = LADDER = (
     *("zero", "mean", "position", "token", "shuffled", "linear", "adapter", "descent"),
 )
-"""What heads return is said to be: nothing; its mean; its mean at a position; for a token; a linear map learned from
-inputs of other places; a linear map of the input; a narrow map with a ReLU; a linear map learned by descent."""
+"""What heads return is said to be: nothing; its mean (where it is judged, that text's own); its mean at a position;
+for a token; a linear map learned from inputs of other places; a linear map of the input; a narrow map with a ReLU; a
+linear map learned by descent."""
 
 _CHECKED = 5  # every so many batches one is for choosing the penalty
 
@@ -57,10 +58,14 @@ class Probes:
     """Predictors of each layer by name."""
 
     layers: Sequence[Mapping[str, Predictor]]
-    means: Sequence[Tensor]
-    """[width] of each layer: what its heads return on average."""
     penalties: Sequence[float]
     """Of the linear map of each layer, as chosen."""
+
+    def about(self, means: Sequence[Tensor]) -> Probes:
+        """The same, but for what heads return on average [width], which is given for each layer."""
+        return Probes(
+            [{**each, MEAN: _always(mean)} for each, mean in zip(self.layers, means, strict=True)], self.penalties
+        )
 
     def of(self, name: str) -> dict[int, Predictor]:
         """The same predictor for every layer."""
@@ -95,7 +100,6 @@ def fit(model: Any, sites: Sequence[Site], windows: Windows, config: ProbeConfig
             learner.predictors() | {each.name: each.predictor(layer) for each in descents if layer in each.layers}
             for layer, learner in enumerate(learners)
         ],
-        [learner.whole.mean.float() for learner in learners],
         [learner.penalty for learner in learners],
     )
 
@@ -171,13 +175,17 @@ class _Learner:
         token += mean
         token[:-1] /= (self.vocabulary.counts + 1).unsqueeze(-1)
         return {
-            ZERO: lambda seen: torch.zeros_like(mean).expand(*seen.tokens.shape, -1),
-            MEAN: lambda seen: mean.expand(*seen.tokens.shape, -1),
+            ZERO: _always(torch.zeros_like(mean)),
+            MEAN: _always(mean),
             POSITION: lambda seen: position[: seen.tokens.shape[1]].expand(*seen.tokens.shape, -1),
             TOKEN: lambda seen: token[places(seen.tokens)],
             SHUFFLED: _mapped(whole.crossed(self.shuffled).solve(self.penalty)),
             LINEAR: _mapped(linear),
         }
+
+
+def _always(vector: Tensor) -> Predictor:
+    return lambda seen: vector.expand(*seen.tokens.shape, -1)
 
 
 def _mapped(linear: Linear) -> Predictor:

@@ -89,6 +89,7 @@ def _judged(
     """Of each layer, head and group of layers; of losses with attention replaced; and of copying."""
     batch = config.probe.batch
     judged = measures.judge(loaded.model, found, learned, held, batch=batch, device=device)
+    learned = learned.about([each[0] for each in judged.centres])
     yield from _rows(judged, found, learned, "pretrained", config.draws)
     if control is not None:
         fresh, its, known = control

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
+from torchcram.report.comparison import Costs, Group, Row, costs, groups, share, size, thousands
+from torchcram.report.comparison_words import stuck, summary, verdicts
 from torchcram.report.markdown import source, table
-from torchcram.report.words import SPACE, percent, plain
+from torchcram.report.words import plain
 from torchcram.results import ROUTED
-
-Row = Mapping[str, Any]
-
-SOLVED = 0.999
-"""Accuracy from which on a model counts as one that solves SRCD."""
 
 ABOUT: Mapping[str, str] = {
     "cram": "three memories and a router (this project)",
@@ -39,6 +33,10 @@ _PAGE = """\
 
 Made by `torchcram baselines` from `results/baselines-srcd.json` and `results/baselines-mqar.json`. How the models are
 built: docs/decisions/013-baselines.md.
+
+## In short
+
+{summary}
 
 ## What they are
 
@@ -65,9 +63,10 @@ that holds all bindings.{mqar_notes}
 Accuracy: median of the seeds, and the worst in brackets. Reads: positions that look back in at least one layer,
 likewise. Pairs: in units of dense attention's; index: comparisons of CRAM's contradiction index in the same units.
 Writes: positions that can be looked back at, mean over layers that keep any. State: of one sequence, after
-{state_length} positions. Speed: of a training step, and of a forward pass of a batch, not compiled, each timed alone on
-the GPU, on a run with the same model and setting but perhaps another learning rate, seed or number of steps (the
-commands tell); no model is at its fastest there.
+{state_length} positions. Speed: of a training step, and of a forward pass of a batch, each timed alone on the GPU,
+{compiled}, on a run with the same model and setting but perhaps another learning rate, seed or number of steps (the
+commands tell). Of a model that was timed at several commits the newest counts (`timed at`); from one version and day to
+another times differ by up to a half, so compare what was timed at the same commit.
 
 ### Who solves it
 
@@ -76,8 +75,7 @@ commands tell); no model is at its fastest there.
 ### Quality against reads
 
 One seed for each setting of what trades attention for quality; models as they are above (`default`) with all their
-seeds, of which the median counts. Time is that of a forward pass of a batch, not compiled, in which a GPU waits for its
-host: from one version and day to another it differs by up to a half, so compare what was timed at the same commit.
+seeds, of which the median counts. Time is that of a forward pass of a batch, as above; a GPU waits for its host there.
 Where a run was trained again to be timed, with the same seed, `again` is what that one came to: sums on a GPU are in no
 fixed order, and the code had changed.
 
@@ -103,54 +101,12 @@ _DEFAULTS = {
 }
 """What trades attention for quality where nothing else is said."""
 
-_CHANCE = 0.01
-"""Accuracy on MQAR below which a model has learned nothing: its values are thousands."""
-
 _ABOUT_ALL = {"setting", "machine", "commit", "command", "rows"}
 _NEEDED = {"what", "task", "model", "setting", "seed", "commit"}
 _COLUMNS = (
     *("model", "seeds", "accuracy", "recurring", "novel", "MSE ÷ floor", "reads", "pairs", "index", "writes"),
-    *("parameters", "state", "tokens/s", "forward ms"),
+    *("parameters", "state", "tokens/s", "forward ms", "timed at"),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """The runs of a model at one setting, which differ by their seeds."""
-
-    model: str
-    setting: str
-    rows: Sequence[Row]
-
-    @property
-    def name(self) -> str:
-        """The model, and what is unusual about it."""
-        return f"`{self.model}`" + (f" {self.setting}" if self.setting else "")
-
-    def median(self, key: str) -> float | None:
-        """Over seeds; None where nothing was measured."""
-        values = [row[key] for row in self.rows if row.get(key) is not None]
-        return statistics.median(values) if values else None
-
-    def worst(self, key: str) -> float:
-        """The least over seeds."""
-        return min(float(row[key]) for row in self.rows)
-
-    @property
-    def reads(self) -> float:
-        """Share of positions that read: median over seeds."""
-        return statistics.median(float(row["reads"]) for row in self.rows)
-
-    @property
-    def solves(self) -> bool:
-        """With every seed."""
-        return self.worst("accuracy") >= SOLVED
-
-    @property
-    def error(self) -> float | None:
-        """Dynamics: mean squared error in units of the least possible."""
-        errors = [row["dynamics_mse"] / row["dynamics_floor"] for row in self.rows if row.get("dynamics_floor")]
-        return statistics.median(errors) if errors else None
 
 
 def page(srcd: Row, mqar: Row) -> str:
@@ -161,72 +117,31 @@ def page(srcd: Row, mqar: Row) -> str:
             raise ValueError(f"the result file of {name} has rows without {', '.join(sorted(missing))}")
         if wrong := sorted({row["task"] for row in data["rows"] if not row["task"].endswith(name.lower())}):
             raise ValueError(f"the result file of {name} has rows of {', '.join(wrong)}")
-    finals, costs = (groups(srcd["rows"], what) for what in ("final", "cost"))
-    lengths = {row["state_length"] for group in costs for row in group.rows if "state_length" in row}
+    finals, curve = (groups(srcd["rows"], what) for what in ("final", "curve"))
+    timed = [row for row in srcd["rows"] if row["what"] == "cost"]
+    lengths = {row["state_length"] for row in timed if "state_length" in row}
     if len(lengths) > 1:
         raise ValueError(f"states are of sequences of several lengths: {sorted(lengths)}")
-    by_setting = {_timed(group): group for group in costs}
+    state_length = f"{lengths.pop():,}" if lengths else "–"
+    cost = costs(srcd["rows"])
     return _PAGE.format(
-        state_length=f"{lengths.pop():,}" if lengths else "–",
+        summary=_listed(summary(finals, curve, cost, state_length)),
+        state_length=state_length,
+        compiled=_compiled(timed),
         about=table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
         mqar_setting=_setting(mqar),
         mqar=_mqar_table(groups(mqar["rows"], "final")),
-        mqar_notes=_mqar_notes(groups(mqar["rows"], "final")),
+        mqar_notes=f" {notes}" if (notes := stuck(mqar["rows"])) else "",
         srcd_setting=_setting(srcd),
-        srcd=_srcd_table(finals, by_setting),
-        verdicts="\n".join(f"- {line}" for line in verdicts(finals)),
-        curve=_curve_table(groups(srcd["rows"], "curve"), finals, by_setting, groups(srcd["rows"], "timed")),
+        srcd=_srcd_table(finals, cost),
+        verdicts=_listed(verdicts(finals, curve)),
+        curve=_curve_table(curve, finals, cost, groups(srcd["rows"], "timed")),
         rates=_rates_table(srcd["rows"]),
     )
 
 
-def groups(rows: Iterable[Row], what: str) -> list[Group]:
-    """Rows of one kind, by task, model and setting, in their order."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        if row["what"] == what:
-            found.setdefault((row["task"], row["model"], row["setting"]), []).append(row)
-    return [Group(model=model, setting=setting, rows=each) for (_, model, setting), each in found.items()]
-
-
-def verdicts(finals: Sequence[Group]) -> list[str]:
-    """Who solves SRCD, with how many reads; and who does not."""
-    lines = []
-    solving = sorted((g for g in finals if g.solves), key=lambda g: g.reads)
-    if without := [g for g in solving if g.reads == 0]:
-        lines.append(f"Without any attention, by a state that is large enough: {', '.join(g.name for g in without)}.")
-    if some := [g for g in solving if g.reads > 0]:
-        least = _percent(some[0].median("opt"))
-        told = ", ".join(f"{_with_seeds(g, finals)} {_percent(g.reads)}" for g in some)
-        lines.append(f"With reads, of which {least} is the least possible: {told}.")
-    ours = [g for g in solving if g.model == "cram"]
-    if any(g.model == "cram" for g in finals) and not ours:
-        lines.append(f"CRAM does not reach {_percent(SOLVED)} with every seed.")
-    elif ours and (fewer := [g for g in solving if g.reads < ours[0].reads]):
-        lines.append(f"CRAM is not ahead of {', '.join(g.name for g in fewer)}.")
-    elif ours:
-        lines.append("Of these, CRAM reads least.")
-    if not_solving := [g for g in finals if not g.solves]:
-        lines.append(f"Not at {_percent(SOLVED)} with every seed: {', '.join(map(_fails, not_solving))}.")
-    return lines
-
-
-def _with_seeds(group: Group, finals: Sequence[Group]) -> str:
-    """Its name, and how many seeds it has if others have more."""
-    count, most = len(group.rows), max(len(other.rows) for other in finals)
-    return group.name if count == most else f"{group.name} ({count} seed{'s' if count > 1 else ''})"
-
-
-def _fails(group: Group) -> str:
-    """A model that does not solve SRCD, how far it came, and with how many seeds it does."""
-    novel = f"novel {_percent(group.median('accuracy_novel'))}"
-    if len(group.rows) > 1:
-        novel += f", at worst {_percent(group.worst('accuracy_novel'))}"
-    good = [row for row in group.rows if row["accuracy"] >= SOLVED]
-    if not good:
-        return f"{group.name} ({novel})"
-    reads = statistics.median(float(row["reads"]) for row in good)
-    return f"{group.name} ({novel}; {len(good)} of {len(group.rows)} seeds do, with reads of {_percent(reads)})"
+def _listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _setting(data: Row) -> str:
@@ -245,70 +160,62 @@ def _mqar_table(finals: Sequence[Group]) -> str:
             _accuracy(group, "accuracy"),
             _most_reads(group),
             plain(group.reads / least) if least else "–",
-            _percent(group.median("pairs")),
-            _percent(group.median("compared") or 0.0),
+            share(group.median("pairs")),
+            share(group.median("compared") or 0.0),
         ]
 
     heads = ("task", "model", "steps", "seeds", "parameters", "accuracy", "reads", "reads ÷ queries", "pairs", "index")
     return table(heads, map(line, finals))
 
 
-def _mqar_notes(finals: Sequence[Group]) -> str:
-    """Who learned nothing, which says nothing about what it can hold."""
-    stuck = [group.name for group in finals if group.worst("accuracy") < _CHANCE]
-    return f" In its steps, and at each rate tried, this never left chance: {', '.join(stuck)}." if stuck else ""
+def _compiled(timed: Iterable[Row]) -> str:
+    """Whether layers were compiled when they were timed."""
+    found = {bool(row.get("compile")) for row in timed}
+    if len(found) > 1:
+        return "some of them compiled"
+    return "compiled" if found == {True} else "not compiled (none is at its fastest)"
 
 
-def _timed(group: Group) -> tuple[str, str]:
-    """What its time depends on: not on how long it was trained."""
-    told = [part for part in group.setting.split(", ") if not part.startswith("steps=")]
-    return group.model, ", ".join(told)
-
-
-def _srcd_table(finals: Sequence[Group], costs: Mapping[tuple[str, str], Group]) -> str:
+def _srcd_table(finals: Sequence[Group], all_costs: Costs) -> str:
     def line(group: Group) -> list[str]:
-        cost = costs.get(_timed(group))
-        measured = {
-            key: cost.median(key) if cost else None for key in ("state_bytes", "tokens_per_second", "forward_ms")
-        }
+        cost = all_costs.get(group.timed)
         return [
             group.name,
             str(len(group.rows)),
             _accuracy(group, "accuracy"),
-            _percent(group.median("accuracy_recurring")),
+            share(group.median("accuracy_recurring")),
             _accuracy(group, "accuracy_novel"),
             plain(group.error),
             _most_reads(group),
-            _percent(group.median("pairs")),
-            _percent(group.median("compared") or 0.0),
-            _percent(group.median("writes")),
+            share(group.median("pairs")),
+            share(group.median("compared") or 0.0),
+            share(group.median("writes")),
             f"{group.rows[0]['parameters']:,}",
-            _bytes(measured["state_bytes"]),
-            _thousands(measured["tokens_per_second"]),
-            plain(measured["forward_ms"], 1),
+            size(cost.state if cost else None),
+            thousands(cost.speed("tokens_per_second") if cost else None),
+            plain(cost.speed("forward_ms") if cost else None, 1),
+            cost.commit if cost else "–",
         ]
 
     return table(_COLUMNS, map(line, finals))
 
 
-def _curve_table(
-    curve: Sequence[Group], finals: Sequence[Group], costs: Mapping[tuple[str, str], Group], again: Sequence[Group]
-) -> str:
+def _curve_table(curve: Sequence[Group], finals: Sequence[Group], all_costs: Costs, again: Sequence[Group]) -> str:
     """Settings of each model that has several, as it is otherwise among them, by their reads."""
     repeated = {(group.model, group.setting): group for group in again}
 
     def line(group: Group) -> list[str]:
-        cost, other = costs.get(_timed(group)), repeated.get((group.model, group.setting))
+        cost, other = all_costs.get(group.timed), repeated.get((group.model, group.setting))
         return [
             f"`{group.model}`",
             group.setting or f"default: {_DEFAULTS[group.model]}",
-            _percent(group.median("accuracy")),
-            _percent(group.median("accuracy_novel")),
-            _percent(group.reads),
-            _percent(group.median("pairs")),
-            plain(cost.median("forward_ms") if cost else None, 1),
-            ", ".join(dict.fromkeys(row["commit"] for row in cost.rows)) if cost else "–",
-            f"{_percent(other.median('accuracy'))}, reads {_percent(other.reads)}" if other and group.setting else "–",
+            share(group.median("accuracy")),
+            share(group.median("accuracy_novel")),
+            share(group.reads),
+            share(group.median("pairs")),
+            plain(cost.speed("forward_ms") if cost else None, 1),
+            cost.commit if cost else "–",
+            f"{share(other.median('accuracy'))}, reads {share(other.reads)}" if other and group.setting else "–",
         ]
 
     lines = []
@@ -343,33 +250,19 @@ def _tried(row: Row | None) -> str:
     if row is None:
         return "–"
     chosen = row.get("layer_reads") is not None and 0 < row["reads"] < 1
-    told = _percent(row["accuracy"]) + (f" ({_percent(row['reads'])})" if chosen else "")
+    told = share(row["accuracy"]) + (f" ({share(row['reads'])})" if chosen else "")
     return f"**{told}**" if row["what"] == "final" else told
 
 
 def _most_reads(group: Group) -> str:
     """The median of the seeds, and the most in brackets."""
     most = max(float(row["reads"]) for row in group.rows)
-    return _percent(group.reads) if len(group.rows) == 1 else f"{_percent(group.reads)} ({_percent(most)})"
+    return share(group.reads) if len(group.rows) == 1 else f"{share(group.reads)} ({share(most)})"
 
 
 def _accuracy(group: Group, key: str) -> str:
-    median = _percent(group.median(key))
-    return median if len(group.rows) == 1 or group.median(key) is None else f"{median} ({_percent(group.worst(key))})"
-
-
-def _percent(share: float | None) -> str:
-    return percent(share).replace(SPACE, " ")
-
-
-def _bytes(size: float | None) -> str:
-    if size is None:
-        return "–"
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
-
-
-def _thousands(value: float | None) -> str:
-    return "–" if value is None else f"{value / 1000:.0f}k"
+    median = share(group.median(key))
+    return median if len(group.rows) == 1 or group.median(key) is None else f"{median} ({share(group.worst(key))})"
 
 
 def _count(value: int | None) -> str:

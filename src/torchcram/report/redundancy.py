@@ -101,19 +101,22 @@ def verdict(rows: Sequence[Row]) -> str:
     several = growing(rows, "linear")
     if linear is None or linear["r2"] is None or mean is None or not several:
         return f"{name}: too little was measured for a verdict; give more text, and more --tested-tokens."
-    share = between(linear, "r2", lambda value: percent(value, 0)) if linear["r2"] > 0 else "nothing"
-    whole, layers = several[-1], several[-1]["count"]
+    # Of all layers, on the whole text: there is no order to be chosen on a half of it.
+    whole, layers = growing(rows, "linear", "first to last")[-1], several[-1]["count"]
     count, other = (_cheap(growing(rows, key)) for key in ("linear", "mean"))
     if count:
-        least = (
-            f"in {count} of {layers} layers, chosen on other text, it cost at most 1 % of the loss (the mean, {other})"
-        )
+        least = f"in {count} of {layers} layers, chosen on the other half of the text, it cost at most 1 % of the loss"
+        least += f" (the mean, in {other or 'none'} of the same order)"
     else:
         least = f"even in {several[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
-    sure = "" if whole["cost_low"] is not None else " This text is too short to tell how sure the costs are."
+    sure = ""
+    if whole["cost_low"] is None:
+        sure = " This text is too short to tell how sure the costs are."
+    elif several[-1]["cost_low"] is None:
+        sure = " Half of this text is too short to tell how sure the number of layers is."
     return (
-        f"{name}, on {about['text']}: a linear map of what goes into attention tells {share} of the variance of what "
-        f"comes out; R as the paper measures it is {plain(linear['printed'])}, the mean's alone "
+        f"{name}, on {about['text']}: a linear map of what goes into attention tells {variance(linear)} of the "
+        f"variance of what comes out; R as the paper measures it is {plain(linear['printed'])}, the mean's alone "
         f"{plain(mean['printed'])}. Instead of attention {least}; in all layers, {between(whole, 'cost')} nats a "
         f"token.{sure}"
     )
@@ -143,7 +146,8 @@ def _part(every: Sequence[Row]) -> list[str]:
     about = next(row for row in rows if row["what"] == "about")
     noted = f"; {about['note']}" if about["note"] else ""
     lead = (
-        f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens, judged on "
+        f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens of {about['learned_from']}, "
+        "judged on "
         f"{about['eval_tokens']:,} of {about['documents']} documents, windows of {about['window']:,}."
     )
     _, _, said = verdict(rows).partition(": ")
@@ -181,14 +185,15 @@ def _part(every: Sequence[Row]) -> list[str]:
         section(
             "More and more layers without attention",
             "Loss with attention replaced, those layers first whose replacement by the linear probe alone costs least: "
-            "their order was chosen on other documents than these losses are of. Probes were learned from the whole "
-            "model, not from one with layers replaced.",
+            "their order was chosen on another half of the text than these losses are of. Probes were learned from the "
+            "whole model, not from one with layers replaced.",
             _removed(rows),
         ),
         section(
             "Copying",
             "Tokens of the text in random order, all of them twice: what looks back to the first time can tell the "
-            "second. 95 % over sequences. Where the loss is not below a guess's, no copying was seen here.",
+            "second. 95 % over sequences. Where the loss is not below a guess's, no copying was seen here. With all "
+            "layers replaced nothing can be looked back to, whatever stands in their place.",
             _copies(rows),
         ),
     ]
@@ -294,15 +299,19 @@ def _copies(rows: Sequence[Row]) -> str:
     intact = next(row for row in found if row["replaced"] == "nothing")
     lines = [["nothing", "–", between(intact, "loss")]]
     for name in dict.fromkeys(row["predictor"] for row in found if row["predictor"]):
-        alone = [row for row in found if row["predictor"] == name and row["replaced"] != "all layers"]
-        worst = max(alone, key=lambda row: float(row["loss"]))
-        layer = int(worst["replaced"].split()[1]) + 1
+        layer, worst = max(single(found, name), key=lambda each: float(each[1]["loss"]))
         lines.append([f"layer {layer}, with the highest loss of all here", LADDER[name], between(worst, "loss")])
         (whole,) = [row for row in found if row["predictor"] == name and row["replaced"] == "all layers"]
         lines.append(["all layers", LADDER[name], between(whole, "loss")])
     return _table(("replaced", "by", "nats a token, the second time"), lines) + (
         f'<p class="note">A guess among the tokens of the text costs {plain(intact["chance"])} nats.</p>'
     )
+
+
+def single(rows: Sequence[Row], predictor: str) -> list[tuple[int, Row]]:
+    """Of copying, with the attention of a single layer replaced by a predictor: the layer, from 1 on, and its row."""
+    found = (row for row in rows if row["what"] == "copying" and row["predictor"] == predictor)
+    return [(int(row["replaced"].split()[1]) + 1, row) for row in found if row["replaced"] != "all layers"]
 
 
 def growing(rows: Sequence[Row], predictor: str, order: str = "best first") -> list[Row]:
@@ -315,6 +324,11 @@ def between(row: Row, key: str, form: Callable[[float | None], str] = plain) -> 
     if row[f"{key}_low"] is None:
         return form(row[key])
     return f"{form(row[key])} ({form(row[f'{key}_low'])} to {form(row[f'{key}_high'])})"
+
+
+def variance(row: Row) -> str:
+    """The share of it that is told."""
+    return between(row, "r2", lambda value: percent(value, 0)) if row["r2"] > 0 else "nothing"
 
 
 def _nats(value: float | None) -> str:

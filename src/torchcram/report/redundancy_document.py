@@ -8,7 +8,7 @@ from typing import Any
 from torchcram.report.markdown import source, table
 from torchcram.report.redundancy import LADDER, between, growing, last, parts, pick, verdict
 from torchcram.report.redundancy_words import changes, compared, copying, function, inflation, one, stage, stages_of
-from torchcram.report.words import percent, plain
+from torchcram.report.words import duration, percent, plain
 
 Row = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ PAPER_TRAINED = ("300,000", "3.18", "0.72")
 _PAGE = """\
 # How much attention is redundant?
 
-Made by `torchcram redundancy` from `results/redundancy-smollm2.json` and `results/redundancy-training.json`. How it is
+Made by `torchcram redundancy` from the results {files}. How it is
 measured, and how to do it for your model: [usage.md](usage.md#pretrained-models).
 
 ## What the paper's number means
@@ -59,16 +59,16 @@ things stand between that number and that sentence.
 
 ## Where the numbers come from
 
-{name}: {smollm2_source}
+{name}: {pretrained}
 
-Over training: {training_source}
+Over training: {over_training}
 """
 
 
 def page(pretrained: Row, training: Row) -> str:
     """The whole document, in Markdown: of a pretrained model, and of runs at several steps."""
     for what, data in (("a pretrained model", pretrained), ("runs over training", training)):
-        if missing := sorted({"machine", "commit", "command", "rows"} - data.keys()):
+        if missing := sorted({"name", "machine", "commit", "command", "rows"} - data.keys()):
             raise ValueError(f"the result file of {what} has no {', '.join(missing)}")
     if any(row.get("step") is not None for row in pretrained["rows"]):
         raise ValueError("the result file of a pretrained model has steps: it is one of runs over training")
@@ -80,11 +80,12 @@ def page(pretrained: Row, training: Row) -> str:
     texts = parts(pretrained["rows"])
     return _PAGE.format(
         name=models[0],
+        files=" and ".join(f"`{data['name']}`" for data in (pretrained, training)),
         about=_about(texts),
         texts="\n\n".join(_text(rows) for rows in texts),
         training=_training(training["rows"]),
-        smollm2_source=source(pretrained),
-        training_source=source(training),
+        pretrained=source(pretrained),
+        over_training=source(training),
     )
 
 
@@ -92,7 +93,10 @@ def _about(texts: Sequence[Sequence[Row]]) -> str:
     told = one(texts[0], "about")
     lines = [
         f"{told['note'] or told['model']}. {told['parameters']:,} parameters, computed in {told['dtype']}; sums in "
-        f"float64. Probes learned from {told['train_tokens']:,} tokens in windows of {told['window']:,}."
+        f"float64. Probes learned from {told['train_tokens']:,} tokens of `{told['learned_from']}` in windows of "
+        f"{told['window']:,}, once for all texts below: of one of another kind, probes that learned from its like "
+        f"might tell more.{_control(told)} The mean is that of the text that is judged on; the mean at a position, or "
+        f"for a token, of the text that was learned from. All of it took {_took(texts)}."
     ]
     for rows in texts:
         about, begin = one(rows, "about"), next((row for row in rows if row["what"] == "first windows"), None)
@@ -103,12 +107,23 @@ def _about(texts: Sequence[Sequence[Row]]) -> str:
     return "\n".join([lines[0], "", *lines[1:]])
 
 
+def _control(told: Row) -> str:
+    tokens = told["control_tokens"]
+    return f" Those of the model with random weights learned from {tokens:,} of these tokens." if tokens else ""
+
+
+def _took(texts: Sequence[Sequence[Row]]) -> str:
+    """Until the last text was done, from when the model began to be loaded."""
+    return duration(max(float(one(rows, "about")["seconds"]) for rows in texts))
+
+
 def _text(rows: Sequence[Row]) -> str:
     """What was found on one text."""
     blocks = [f"### On `{one(rows, 'about')['text']}`", verdict(rows)]
     blocks += [
         "R as printed beside the paper's, of other models and other text; 95 % over documents, or over passages where "
-        "they are fewer than ten; a figure alone rests on too few of either. Positions from the fifth on.",
+        "they are fewer than ten; a figure alone rests on too few of either. Positions from the fifth on; of losses, "
+        "all.",
         _side_by_side(rows),
         _list(inflation(rows)),
         "Heads, in the paper's three groups:",
@@ -119,7 +134,7 @@ def _text(rows: Sequence[Row]) -> str:
         "**What it is worth.** Nats a token more with a single layer's attention replaced, on average over the layers "
         "of a third, and the share of the mean's cost that is saved.",
         _alone(rows),
-        "More and more layers, those first that cost least on other documents:",
+        "More and more layers, those first that cost least on another half of the text:",
         _more(rows),
         _list([*function(rows), *copying(rows)]),
     ]
@@ -140,7 +155,8 @@ def _side_by_side(rows: Sequence[Row]) -> str:
     control = [pick(rows, "group", weights="random", group=group, predictor="linear") for group in GROUPS]
     if any(control):
         lines.append(["centred R², random weights", *(_cell(row, "r2") for row in control)])
-    lines.append(["loss recovered, one layer at a time", *(_saved(rows, group, "linear") for group in GROUPS)])
+    saved = [_of_group(rows, group, "linear") for group in GROUPS]
+    lines.append(["loss recovered, one layer at a time", *(_cell(row, "recovered") for row in saved)])
     return table(("", *(f"{group} layers" if group != "overall" else group for group in GROUPS)), lines)
 
 
@@ -169,7 +185,7 @@ def _alone(rows: Sequence[Row]) -> str:
     for group in GROUPS:
         found = {name: _of_group(rows, group, name) for name in names}
         costs = [_cell(found[name], "cost", 4) for name in names]
-        lines.append([group, *costs, *(_saved(rows, group, name) for name in names if name != "mean")])
+        lines.append([group, *costs, *(_cell(found[name], "recovered") for name in names if name != "mean")])
     heads = [f"{LADDER[name]}: cost" for name in names]
     heads += [f"{LADDER[name]}: recovered" for name in names if name != "mean"]
     return table(("layers", *heads), lines)
@@ -194,8 +210,11 @@ def _training(rows: Sequence[Row]) -> str:
         "The paper's GPT-2, 124M:",
         paper,
         "Ours are small models of bytes, one run each; nats are a byte's. R, the mean's R and R² are of the linear "
-        "probe over all layers, positions from the fifth on; recovered: of what the mean costs in all layers at once. "
-        "Step 0 is the model with random weights.",
+        "probe over all layers, positions from the fifth on; recovered: of what the mean costs, one layer at a time, "
+        "and in all layers at once. Without all its attention a Transformer sees one byte at a time; CRAM keeps its "
+        "working memory, so the two costs are not of the same thing. All of this is with every position reading; for "
+        "CRAM, once it is released, the last column also tells its loss with the reads that it chooses. Step 0 is the "
+        "model with random weights.",
     ]
     every = parts(rows)
     for mine in every:
@@ -209,7 +228,9 @@ def _over_training(rows: Sequence[Row]) -> str:
     for mine in stages_of(rows):
         linear, mean, loss, whole, reads = stage(mine)
         executed = percent(reads["reads"]) if reads is not None else "–"
-        waiting = " (not released)" if reads is not None and about["kind"] == "cram" and not reads["released"] else ""
+        waiting = ""
+        if reads is not None and about["kind"] == "cram":
+            waiting = f" ({plain(reads['loss'], 3)} nats)" if reads["released"] else " (not released)"
         lines.append(
             [
                 f"{mine[0]['step']:,}",
@@ -217,6 +238,7 @@ def _over_training(rows: Sequence[Row]) -> str:
                 _cell(linear, "printed"),
                 _cell(mean, "printed"),
                 _cell(linear, "r2"),
+                _cell(_of_group(mine, "overall", "linear"), "recovered"),
                 _cell(whole, "cost", 3),
                 _cell(whole, "recovered"),
                 f"{executed}{waiting}",
@@ -228,8 +250,9 @@ def _over_training(rows: Sequence[Row]) -> str:
         "R as printed",
         "the mean's R",
         "centred R²",
+        "one layer replaced: recovered",
         "all layers replaced: cost",
-        "recovered",
+        "all layers replaced: recovered",
         "reads",
     )
     size = f"{about['parameters']:,} parameters; probes from {about['train_tokens']:,} bytes"
@@ -240,14 +263,6 @@ def _over_training(rows: Sequence[Row]) -> str:
 def _of_group(rows: Sequence[Row], group: str, predictor: str) -> Row | None:
     wanted = {"what": "one of a group", "group": group, "predictor": predictor}
     return next((row for row in rows if all(row.get(key) == value for key, value in wanted.items())), None)
-
-
-def _saved(rows: Sequence[Row], group: str, predictor: str) -> str:
-    """The share of the mean's cost that a predictor saves; where nobody can tell how sure it is, as it is."""
-    row, mean = _of_group(rows, group, predictor), _of_group(rows, group, "mean")
-    if row is None or mean is None or row["cost_low"] is not None or mean["cost"] <= 0:
-        return _cell(row, "recovered")
-    return plain(1 - row["cost"] / mean["cost"])
 
 
 def _cell(row: Row | None, key: str, digits: int = 2) -> str:

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchcram.report.redundancy import between, growing, last, pick
+from torchcram.report.redundancy import between, growing, last, pick, single, variance
 from torchcram.report.words import percent, plain
 
 Row = Mapping[str, Any]
 
 CLAIMED = 0.88
-"""Share of attention that the paper calls redundant."""
+"""The mean of the paper's two Rs, which it calls the share of attention that is redundant."""
 
 
 def inflation(rows: Sequence[Row]) -> list[str]:
@@ -37,10 +37,11 @@ def inflation(rows: Sequence[Row]) -> list[str]:
             f"The mean alone has R {plain(mean['printed'])}, not above that of saying nothing (0): over all layers, "
             "it does not raise R here."
         )
-    where = _against(linear, "r2", CLAIMED)
+    where = _against(linear, "printed", CLAIMED)
     lines.append(
-        f"Of the variance the probe tells {percent(linear['r2'], 0)}{_interval(linear, 'r2')}, which is {where} the "
-        f"{percent(CLAIMED, 0)} that the paper calls redundant. That was said of other models."
+        f"R is {between(linear, 'printed')}, {where} the {CLAIMED} for which the paper calls {percent(CLAIMED, 0)} of "
+        "attention redundant: of other models, by probes that learned from the same kind of text as they were judged "
+        f"on. Of the variance the probe tells {variance(linear)}."
     )
     if control is not None and control["r2"] is not None:
         how = _compared(control, linear, "r2")
@@ -48,7 +49,7 @@ def inflation(rows: Sequence[Row]) -> list[str]:
             f"With random weights, which have learned nothing, R² is {plain(control['r2'])}, {how} the trained model's."
         )
         if how == "clearly higher than":
-            line += " So a high R² needs no learning."
+            line += " So an R² like the trained model's needs no learning."
         lines.append(line)
     return lines
 
@@ -60,11 +61,12 @@ def function(rows: Sequence[Row]) -> list[str]:
     told = [linear[layer]["recovered"] for layer in means if linear[layer]["recovered"] is not None]
     lines = []
     if told:
-        lines.append(
+        line = (
             f"In {len(told)} of {len(means)} layers the mean in attention's place clearly costs something; of that the "
-            f"linear probe recovers {percent(statistics.median(told), 0)} in the median layer, "
-            f"{percent(min(told), 0)} at least and {percent(max(told), 0)} at most."
+            f"linear probe recovers {percent(statistics.median(told), 0)}"
         )
+        spread = f" in the median layer, {percent(min(told), 0)} at least and {percent(max(told), 0)} at most"
+        lines.append(f"{line}{spread if len(told) > 1 else ''}.")
     elif means and all(row["cost_low"] is None for row in means.values()):
         lines.append(
             "The text is too short to tell in which layers the mean in attention's place clearly costs something."
@@ -75,42 +77,43 @@ def function(rows: Sequence[Row]) -> list[str]:
         cost = whole[-1]
         times = math.exp(cost["cost"])
         line = f"In all layers at once the linear probe costs {between(cost, 'cost')} nats a token"
-        line += f", a perplexity {plain(times, 1)} times as high" if times > 1 else ""
+        line += f", a perplexity {plain(times, 1)} times as high" if times >= 1.05 else ""
         saved = cost["recovered"]
         line += f", and recovers {percent(saved, 0)} of what the mean costs." if saved is not None else "."
         if cost["cost_low"] is None:
             line += " The text is too short to tell how sure that is."
-        elif cost["cost_low"] > 0:
-            line += " So it cannot stand for all attention without loss."
-        else:
-            line += " That is not clearly above 0."
+        elif cost["cost_low"] <= 0:
+            line += " The cost is not clearly above 0."
+        line += " Where tokens meet by attention alone, each is then seen by itself, whatever the probe is."
         lines.append(line)
     return lines
 
 
 def copying(rows: Sequence[Row]) -> list[str]:
-    """Whether what was copied by attention is still copied without it."""
+    """Whether what was copied by attention is still copied without a layer's; without all of it nothing could be."""
     found = [row for row in rows if row["what"] == "copying"]
     if not found:
         return ["Copying was not measured: the model carries a state besides."]
     intact = next(row for row in found if row["replaced"] == "nothing")
-    whole = next((row for row in found if (row["replaced"], row["predictor"]) == ("all layers", "linear")), None)
     line = (
         f"Copying random tokens that come a second time: {between(intact, 'loss')} nats a token, where a guess costs "
         f"{plain(intact['chance'])}"
     )
     if (intact["loss"] if intact["loss_high"] is None else intact["loss_high"]) >= intact["chance"]:
         return [f"{line}: no copying was seen, so none could be lost."]
-    if whole is None:
-        return [f"{line}."]
-    line += f"; with the linear probe in all layers, {between(whole, 'loss')}"
-    if whole["loss_low"] is None or intact["loss_high"] is None:
-        return [f"{line}. There are too few sequences to tell how sure that is."]
-    if whole["loss_low"] >= intact["chance"]:
-        return [f"{line}: nothing of it is left."]
-    if whole["loss_low"] > intact["loss_high"]:
-        return [f"{line}: clearly worse."]
-    return [f"{line}: not clearly worse."]
+    alone = single(found, "linear")
+    layer, worst = max(alone, key=lambda each: float(each[1]["loss"]))
+    most = f"the most, {between(worst, 'loss')}, in layer {layer}"
+    if intact["loss_high"] is None:
+        return [
+            f"{line}. With the linear probe in one layer it costs {most}. There are too few sequences to tell how sure "
+            "that is."
+        ]
+    harmed = sum(row["loss_low"] > intact["loss_high"] for _, row in alone)
+    return [
+        f"{line}. With the linear probe in one layer it is clearly worse for {harmed or 'none'} of {len(alone)} "
+        f"layers; {most}."
+    ]
 
 
 def changes(rows: Sequence[Row]) -> list[str]:
@@ -119,12 +122,12 @@ def changes(rows: Sequence[Row]) -> list[str]:
     name = one(last(rows), "about")["model"]
     if len(stages) < 2:
         return [f"{name}: one checkpoint only."]
-    early, before, end = stages[0], stages[-2], stages[-1]
+    before, end = stages[-2:]
     lines = [
         f"{name}: from step {before[0]['step']:,} to {end[0]['step']:,} the loss went from "
         f"{plain(stage(before)[2], 3)} to {plain(stage(end)[2], 3)} nats."
     ]
-    begin = next((each for each in stages if each[0]["step"] > 0), early)
+    begin = _begin(stages)
     for key, words in (("printed", "R as printed"), ("r2", "Centred R²")):
         known = [(each[0]["step"], stage(each)[0]) for each in stages if stage(each)[0][key] is not None]
         if len(known) < 2:
@@ -148,34 +151,44 @@ def compared(every: Sequence[Sequence[Row]]) -> list[str]:
     for text, kinds in by_text.items():
         if not {"cram", "transformer"} <= kinds.keys():
             continue
-        moved = {kind: _movement(kinds[kind]) for kind in ("cram", "transformer")}
-        falls = {kind: way == "fell" for kind, way in moved.items()}
-        said = f"centred R² {moved['cram']} for CRAM, and {moved['transformer']} for the Transformer"
-        if falls["cram"] and not falls["transformer"]:
-            answer = f"Yes, in these runs: {said}"
+        stages = {kind: stages_of(kinds[kind]) for kind in ("cram", "transformer")}
+        if any(len(each) < 2 for each in stages.values()):
+            continue
+        cram, other = (_moved(stage(_begin(each))[0], stage(each[-1])[0], "r2") for each in stages.values())
+        if _UNKNOWN in (cram, other):
+            answer = "These runs do not tell"
         else:
-            answer = f"No, not in these runs: {said}"
-        reads = stage(stages_of(kinds["cram"])[-1])[4]
-        executed = ""
-        if reads is not None:
-            executed = (
-                f" At the end CRAM reads at {percent(reads['reads'])} of the positions"
-                f"{'' if reads['released'] else ', since it was never released'}."
-            )
-        lines.append(f"Does CRAM's redundancy fall where the Transformer's does not (`{text}`)? {answer}.{executed}")
+            answer = "Yes, in these runs" if cram == "fell" != other else "No, not in these runs"
+        spans = [f"step {_begin(each)[0]['step']:,} to {each[-1][0]['step']:,}" for each in stages.values()]
+        reads = [_executed(each) for each in stages["cram"]]
+        after = [each for each in reads if each is not None and each["released"]]
+        executed = (
+            f"CRAM was released before {len(after)} of its {len(reads)} checkpoints; at the last of them it reads at "
+            f"{percent(after[-1]['reads'])} of the positions."
+            if after
+            else f"CRAM was released before none of its {len(reads)} checkpoints."
+        )
+        lines.append(
+            f"Does CRAM's redundancy fall where the Transformer's does not (`{text}`)? {answer}: centred R² {cram} for "
+            f"CRAM ({spans[0]}), and {other} for the Transformer ({spans[1]}). {executed} The two are not quite alike: "
+            "CRAM's queries, keys and values also see its working memory, which the probe does not, and a position "
+            "does not read itself, which in a Transformer is a part that a linear map can tell."
+        )
     return lines
 
 
-def _movement(rows: Sequence[Row]) -> str:
-    """Of centred R², from the first step after 0 to the last."""
-    stages = [each for each in stages_of(rows) if each[0]["step"] > 0] or stages_of(rows)
-    return _moved(stage(stages[0])[0], stage(stages[-1])[0], "r2")
+_UNKNOWN = "is not known to have changed (too little text)"
+
+
+def _begin(stages: Sequence[Sequence[Row]]) -> Sequence[Row]:
+    """What changes are told from: the first step that was trained, or step 0 if only the last was."""
+    return next((each for each in stages[:-1] if each[0]["step"] > 0), stages[0])
 
 
 def _moved(first: Row, final: Row, key: str) -> str:
     ends = [first[f"{key}_low"], first[f"{key}_high"], final[f"{key}_low"], final[f"{key}_high"]]
     if any(end is None for end in ends):
-        return "is not known to have changed (too little text)"
+        return _UNKNOWN
     if ends[2] > ends[1]:
         return "rose"
     return "fell" if ends[3] < ends[0] else "did not clearly change"
@@ -194,8 +207,11 @@ def stage(rows: Sequence[Row]) -> tuple[Row, Row, float, Row, Row | None]:
     linear, mean = (pick(rows, "group", group="overall", predictor=name) for name in ("linear", "mean"))
     assert linear is not None
     assert mean is not None
-    reads = next((row for row in rows if row["what"] == "reads"), None)
-    return linear, mean, one(rows, "loss")["loss"], growing(rows, "linear", "first to last")[-1], reads
+    return linear, mean, one(rows, "loss")["loss"], growing(rows, "linear", "first to last")[-1], _executed(rows)
+
+
+def _executed(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row["what"] == "reads"), None)
 
 
 def one(rows: Sequence[Row], what: str) -> Row:
@@ -219,8 +235,3 @@ def _compared(row: Row, other: Row, key: str) -> str:
     if row[f"{key}_low"] > other[f"{key}_high"]:
         return "clearly higher than"
     return "clearly lower than" if row[f"{key}_high"] < other[f"{key}_low"] else "not clearly different from"
-
-
-def _interval(row: Row, key: str) -> str:
-    low, high = row[f"{key}_low"], row[f"{key}_high"]
-    return "" if low is None else f" ({percent(low, 0)} to {percent(high, 0)})"

@@ -10,8 +10,8 @@ from html import escape
 
 from torchcram.paper.verdicts import Results
 from torchcram.report import colours
-from torchcram.report.baselines import Group, groups
 from torchcram.report.chart import STYLE, Axis, Curve, Level, Mark, line_chart, steps_axis
+from torchcram.report.comparison import Group, groups
 from torchcram.report.curves import over_training
 from torchcram.report.words import percent
 

@@ -101,7 +101,7 @@ class TokenTask(ABC):
         return {
             "accuracy": sum(counts[f"{kind}_right"] for kind in kinds) / max(1, queries),
             "accuracy_recurring": None,
-            **{f"accuracy_{kind}": counts[f"{kind}_right"] / max(1, counts[kind]) for kind in kinds},
+            **{f"accuracy_{kind}": counts[f"{kind}_right"] / counts[kind] if counts[kind] else None for kind in kinds},
             "opt": least,
             "static_bound": least,
         }
@@ -127,9 +127,11 @@ class MqarConfig(TokenTaskConfig):
         check_integer("task.pairs", self.pairs, 1)
         check_number("task.power", self.power, 0, 1, open_low=True)
         check_number("task.rebound", self.rebound, 0, 1)
+        check_flag("task.last", self.last)
         check_flag("task.noise", self.noise)
-        if self.vocabulary // 2 - 1 < self.pairs or self.vocabulary - self.vocabulary // 2 < 2 * self.pairs:
-            reject("task.vocabulary", self.vocabulary, f"at least {4 * self.pairs + 2}, so that keys and values differ")
+        # Blank and all keys in the lower half, a value for each binding in the upper.
+        if self.vocabulary < (least := max(2 * (self.pairs + 1), 2 * self.stores - 1)):
+            reject("task.vocabulary", self.vocabulary, f"at least {least}, so that keys differ, and values too")
         if self.room < (1 if self.last else self.pairs):
             least = 2 * self.stores + (2 if self.last else 2 * self.pairs)
             reject("task.length", self.length, f"at least {least}, to bind and ask for {self.pairs} keys")
@@ -156,7 +158,13 @@ class Mqar(TokenTask):
     K keys, each followed by its value; later each key comes once more, after a gap that follows a power law, and there
     its value is the answer. Everything else is blank, as in that benchmark's published experiments, or with `noise`
     random tokens, as its generator has it by default. Keys come from the lower half of the vocabulary, values from the
-    upper. Bindings are made afresh for every sequence. With `rebound`, the latest binding counts.
+    upper. Bindings are made afresh for every sequence.
+
+    With `rebound`, some keys are bound twice, and the latest binding counts. Bindings then come in any order in which a
+    key's second comes after its first, each as likely, so that a place does not settle whether its binding still holds.
+    K = 3, one of them (5) bound twice; · is blank, and the answers are 12, 14 and 9:
+
+        5 10  7 12  5 14  2 9  ·  ·  7 ·  5 ·  2 ·
     """
 
     name = "mqar"
@@ -171,14 +179,17 @@ class Mqar(TokenTask):
         half = c.vocabulary // 2
         keys = 1 + draws.order(0, half - 1)[:, : c.pairs]
         values = half + draws.order(1, c.vocabulary - half)[:, : c.stores]
-        # The first `again` keys are bound once more.
-        stored = torch.cat([keys, keys[:, : c.again]], dim=1)
-        bound = torch.stack([stored, values], dim=2).flatten(1)
-        counts = torch.cat([values[:, c.pairs :], values[:, c.again : c.pairs]], dim=1)
+        # Those that are bound once more are any of them: the order of keys is that of the questions, by their gaps.
+        again = draws.order(4, c.pairs)[:, : c.again]
+        bindings = torch.stack([torch.cat([keys, keys.gather(1, again)], dim=1), values], dim=2)
+        if c.again:
+            place = self._places(draws, again).unsqueeze(2).expand_as(bindings)
+            bindings = torch.empty_like(bindings).scatter(1, place, bindings)
+        bound = bindings.flatten(1)
+        counts = values[:, : c.pairs].scatter(1, again, values[:, c.pairs :])
 
         at = 2 * c.stores + self._gaps(draws)
-        which = torch.arange(c.pairs, device=at.device) < c.again
-        kinds = torch.where(which, OVERRIDDEN, NOVEL).expand_as(keys)
+        kinds = torch.full_like(keys, NOVEL).scatter(1, again, OVERRIDDEN)
         # Keys are in no order: if one alone is asked for, the last will do.
         asked, answer, kinds = (part[:, -at.shape[1] :] for part in (keys, counts, kinds))
         size = len(keys), c.length - bound.shape[1]
@@ -188,6 +199,13 @@ class Mqar(TokenTask):
         kind = torch.full_like(tokens, FILLER)
         kind[:, : bound.shape[1]] = STORE
         return tokens, target, kind.scatter(1, at, kinds)
+
+    def _places(self, draws: Draws, again: Tensor) -> Tensor:
+        """Where each binding comes [B, stores], those of `again` [B, A] twice: the second ones are last in the list."""
+        place = draws.order(5, self.config.stores)
+        one, other = place.gather(1, again), place[:, self.config.pairs :]
+        first = place[:, : self.config.pairs].scatter(1, again, torch.minimum(one, other))
+        return torch.cat([first, torch.maximum(one, other)], dim=1)
 
     def _gaps(self, draws: Draws) -> Tensor:
         """Where each key is asked for [B, K], counted from the end of the bindings: no two at one place."""
@@ -246,11 +264,12 @@ class Induction(TokenTask):
 
     def __init__(self, config: TokenTaskConfig | None = None) -> None:
         super().__init__(config or TokenTaskConfig(vocabulary=16))
+        check_integer("task.length", self.config.length, 3)  # mark, answer, mark
 
     def make(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
         tokens = 1 + draws.integers(0, c.length) % (c.vocabulary - 1)
-        at = draws.integers(1, 1) % max(1, c.length - 2)
+        at = draws.integers(1, 1) % (c.length - 2)
         last = torch.full_like(at, c.length - 1)
         kind = torch.zeros_like(tokens).scatter(1, at, STORE).scatter(1, at + 1, STORE).scatter(1, last, NOVEL)
         target = torch.full_like(tokens, _NONE).scatter(1, last, tokens.gather(1, at + 1))

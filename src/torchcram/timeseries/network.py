@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchcram.config import BaselineConfig, CramConfig, InputConfig, OutputConfig, TokenField
+from torchcram.config import BASELINES, BaselineConfig, CramConfig, InputConfig, OutputConfig, TokenField
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline, build
 from torchcram.models.inputs import Inputs
@@ -67,10 +67,13 @@ class NetworkConfig(StrictConfig):
                 reject(
                     "interval", self.interval, "None for single measurements as tokens, and for an answer a time stamp"
                 )
-        uncertain = isinstance(self.model, BaselineConfig) and self.model.mixer == "entropy"
-        if uncertain and self.output.kind == "classification":
-            reject("answer", self.answer, "'last' for a model that looks back where it is uncertain of its answer")
+        if isinstance(self.model, BaselineConfig):
+            self._check_mixer(self.model.mixer)
         check_number("hide", self.hide, 0, 0.9)
+
+    def _check_mixer(self, mixer: str) -> None:
+        if mixer == "entropy" and self.output.kind == "classification":
+            reject("answer", self.answer, "'last' for a model that looks back where it is uncertain of its answer")
 
     @property
     def inputs(self) -> InputConfig:
@@ -89,6 +92,8 @@ class NetworkConfig(StrictConfig):
 
     def with_model(self, name: str, preset: str, **changes: Any) -> NetworkConfig:
         """The same with a CRAM of a known size, or a baseline (`BASELINES`) with as many parameters."""
+        if name in BASELINES:
+            self._check_mixer(BASELINES[name]["mixer"])
         cram = CramConfig.preset(preset, inputs=self.inputs, outputs=self.output)
         model = cram if name == "cram" else baseline(name, cram)
         return self.override({"model": model.override(changes)})

@@ -1,11 +1,12 @@
-"""Baselines as large as CRAM, from a name."""
+"""Baselines and controls as large as CRAM, from a name."""
 
 import pytest
 import torch
 
-from torchcram.config import BASELINES, PRESETS, CramConfig
+from tests.models.feeding import assert_close, assert_same_state, routing, total
+from torchcram.config import BASELINES, CONTROLS, PRESETS, CramConfig, OutputConfig
 from torchcram.models import Baseline, Cram, baseline, build, load, matched, parameters
-from torchcram.tasks import Srcd
+from torchcram.tasks import Srcd, make
 
 
 def cram(preset: str) -> CramConfig:
@@ -15,8 +16,8 @@ def cram(preset: str) -> CramConfig:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", BASELINES)
-def test_baselines_have_as_many_parameters(name, preset):
+@pytest.mark.parametrize("name", [*CONTROLS, *BASELINES])
+def test_all_have_as_many_parameters(name, preset):
     like = cram(preset)
     config = baseline(name, like)
     wide = config.block.width >= 512
@@ -43,13 +44,49 @@ def test_layers_can_do_without_feed_forward_parts(config):
 
 
 def test_a_mixer_can_be_too_large():
-    with pytest.raises(ValueError, match="leaves some of 1000 parameters"):
-        matched(baseline("mamba", cram("tiny")), 1000)
+    with pytest.raises(ValueError, match=r"model = 'mamba' .* leaves some of 1,000 parameters"):
+        matched(baseline("mamba", cram("tiny")), 1000, "mamba")
+    task = make("mqar")
+    like = CramConfig.preset("small", inputs=task.inputs, outputs=task.outputs)
+    with pytest.raises(ValueError, match=r"model = 'entropy' .* in early heads, .* for 8,192 possible answers"):
+        baseline("entropy", like)
+
+
+def test_who_looks_back_where_it_is_uncertain_needs_something_to_be_uncertain_of():
+    heads = [OutputConfig(name=kind, kind=kind, size=3) for kind in ("regression", "classification", "labels")]
+    like = CramConfig.preset("tiny", inputs="channels", channels=2, outputs=heads[:2])
+    told = r"outputs = \['regression', 'classification'\] is not possible; allowed: with mixer='entropy' at least one"
+    with pytest.raises(ValueError, match=told):
+        baseline("entropy", like)
+    assert build(baseline("entropy", like.override({"outputs": heads}))).config.mixer == "entropy"
 
 
 def test_an_unknown_baseline_is_told():
     with pytest.raises(ValueError, match="model = 'rnn' is not possible; allowed: gate, working, transformer, "):
         baseline("rnn", cram("tiny"))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_controls_fed_token_by_token_give_the_same(name, preset):
+    config = baseline(name, cram(preset))
+    torch.manual_seed(0)
+    model = build(config).eval()
+    length = 12
+    examples = Srcd().batch(seed=0, step=0, rows=range(2))
+    inputs, dt = {name: x[:, :length] for name, x in examples.inputs.items()}, examples.dt[:, :length]
+    whole = model(inputs, dt=dt)
+    outs, state = [], None
+    for t in range(length):
+        outs.append(model({k: x[:, t : t + 1] for k, x in inputs.items()}, dt=dt[:, t : t + 1], state=state))
+        state = outs[-1].state
+    assert torch.equal(routing(outs), whole.routing)
+    for head, expected in whole.predictions.items():
+        assert_close(torch.cat([out.predictions[head] for out in outs], dim=1), expected, atol=2e-5)
+    assert_same_state(state, whole.state)
+    assert total(outs) == whole.ledger()
+    assert (whole.ledger().reads > 0) == (name == "gate")
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 8, 12])

@@ -1,12 +1,16 @@
 """Baselines fed whole, in chunks, padded or packed: the same."""
 
+import itertools
+import math
+
 import pytest
 import torch
 
 from tests.models.feeding import assert_close, assert_same_state, feed, predictions, random_sizes, routing, total
 from torchcram.config import BASELINES, AttentionConfig, BaselineConfig, InputConfig, OutputConfig, TokenField
-from torchcram.memory import RoutingPolicy
+from torchcram.memory import RoutingPolicy, Timeline
 from torchcram.models import Baseline, BaselineState
+from torchcram.models.baselines.adaptive import Boat, _highest
 from torchcram.models.baselines.lookback import Turn
 
 LENGTH = 90
@@ -152,6 +156,82 @@ def test_all_parameters_learn(case, events):
     unused = {f"blocks.{i}.mixer.memory.mix" for i in range(3)} if "slots" in case else set()
     assert without == unused
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("layout", ["one a row", "packed", "padded", "going on", "every token"])
+def test_a_sequence_gets_its_own_share_of_attention(layout, events):
+    """In training of `mod`: what else is in the row takes none of it away."""
+    model = make("mod").train()
+    tokens, dt = events(1, LENGTH, seed=13)
+    begins = {"packed": [0, 30, 31, 70], "padded": [0, 40], "going on": [50], "every token": list(range(LENGTH))}
+    start = torch.zeros(1, LENGTH, dtype=torch.bool)
+    start[0, begins.get(layout, [0])] = True
+    mask = torch.ones_like(start)
+    mask[0, 45:60] = layout != "padded"
+    where = {} if layout == "one a row" else {"start": start}
+    chosen = model(tokens, dt=dt, mask=mask if layout == "padded" else None, keep_state=False, **where).routing
+    edges = sorted({0, *begins.get(layout, []), LENGTH})
+    for begin, end in itertools.pairwise(edges):
+        expected = math.ceil(model.config.capacity * int(mask[0, begin:end].sum()))
+        assert (chosen[0, begin:end].sum(0) == expected).all(), (begin, end)
+    assert not chosen[~mask].any()
+
+
+def test_a_share_of_attention_goes_to_the_highest_of_the_sequence():
+    score = torch.tensor([[3.0, 9.0, 1.0, 8.0, 2.0, 0.0, 7.0, 5.0]])
+    start = torch.tensor([[0, 0, 0, 1, 0, 0, 0, 1]]).bool()
+    timeline = Timeline.build(torch.ones_like(score), start=start)
+    assert _highest(score, timeline, 0.5).nonzero()[:, 1].tolist() == [0, 1, 3, 6, 7]
+    mask = torch.tensor([[1, 0, 1, 1, 1, 1, 0, 1]]).bool()
+    timeline = Timeline.build(torch.ones_like(score), start=start, mask=mask)
+    assert _highest(score, timeline, 0.5).nonzero()[:, 1].tolist() == [0, 3, 4, 7]
+    timeline = Timeline.build(torch.ones_like(score), mask=mask)
+    assert _highest(score, timeline, 0.5).nonzero()[:, 1].tolist() == [0, 3, 7]
+
+
+def boat() -> tuple[Boat, torch.Tensor, Timeline]:
+    """A layer of `seqboat` whose average is the token itself, so that tokens meet in attention alone."""
+    mixer = make("boat without window").blocks[0].mixer
+    with torch.no_grad():
+        mixer.rate.fill_(5.0)
+    u = torch.randn(1, 40, 16, generator=torch.Generator().manual_seed(4))
+    return mixer, u, Timeline.build(torch.ones(1, 40))
+
+
+@torch.no_grad()
+def test_tokens_that_are_not_active_neither_look_back_nor_are_looked_back_at():
+    mixer, u, timeline = boat()
+    before = mixer(u, timeline, mixer.initial_state(1), keep=True)
+    active = before.reads[0]
+    assert 5 < active.sum() < 35
+    assert torch.equal(before.reads, before.writes)
+    own = mixer.average(torch.nn.functional.silu(u))
+    torch.testing.assert_close(before.value[0, ~active], own[0, ~active], atol=1e-5, rtol=1e-5)
+
+    idle, busy = (~active).nonzero().flatten(), active.nonzero().flatten()
+    other = u.clone()
+    other[0, idle] = u[0, idle.flip(0)]  # still not active, but all of them different
+    after = mixer(other, timeline, mixer.initial_state(1), keep=True)
+    assert torch.equal(after.reads, before.reads)
+    torch.testing.assert_close(after.value[0, busy], before.value[0, busy], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(after.value[0, idle], before.value[0, idle], atol=1e-2)
+
+    other = u.clone()
+    other[0, busy[0]] = u[0, busy[1]]
+    after = mixer(other, timeline, mixer.initial_state(1), keep=True)
+    assert not torch.allclose(after.value[0, busy[2:]], before.value[0, busy[2:]], atol=1e-2)
+    torch.testing.assert_close(after.value[0, idle], before.value[0, idle], atol=1e-5, rtol=1e-5)
+    state = before.state.cache
+    assert int((state.position >= 0).sum()) == len(busy), "nor are they kept"
+
+
+def test_seqboat_has_no_loss_but_the_tasks_unless_attention_costs_something(events):
+    tokens, dt = events(2, LENGTH, seed=3)
+    assert make("seqboat").train()(tokens, dt=dt, keep_state=False).losses == {}
+    costly = make("seqboat+cost").train()
+    out = costly(tokens, dt=dt, keep_state=False)
+    assert list(out.losses) == ["cost"]
+    assert 0 < out.losses["cost"] < costly.config.cost * costly.config.layers
 
 
 def test_a_policy_with_actions_is_refused(events):

@@ -117,7 +117,7 @@ class Depth(nn.Module):
         foretold = self.predictor(u.detach()).squeeze(-1)
         losses = {}
         if self.training:
-            chosen = _highest(score, timeline.mask, self.capacity)
+            chosen = _highest(score, timeline, self.capacity)
             cost = nn.functional.binary_cross_entropy_with_logits(foretold, chosen.to(foretold.dtype), reduction="none")
             losses["predictor"] = (cost * timeline.mask).sum() / Counts.of(timeline.mask, None, None).tokens
         else:
@@ -162,8 +162,16 @@ class Uncertain(nn.Module):
         return found._replace(value=scatter_rows(out, rows, u.shape[1]), reads=chosen, writes=timeline.mask)
 
 
-def _highest(score: Tensor, mask: Tensor, capacity: float) -> Tensor:
-    """[B, N] bool: the share `capacity` of each row's real tokens that has the highest scores."""
-    count = (mask.sum(1, keepdim=True) * capacity).ceil()
-    rank = score.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-    return (rank < count) & mask
+def _highest(score: Tensor, timeline: Timeline, capacity: float) -> Tensor:
+    """[B, N] bool: the share `capacity` of each sequence's real tokens that has the highest scores [B, N]."""
+    mask = timeline.mask
+    order = score.masked_fill(~mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    if not timeline.packed:
+        count = mask.sum(1, keepdim=True)
+        return (order.argsort(dim=1) < (count * capacity).ceil()) & mask
+    # The same order, one sequence of a row after the other: each begins where it does in the row.
+    sequence = timeline.start.long().cumsum(1)
+    order = order.gather(1, sequence.gather(1, order).argsort(dim=1, stable=True))
+    first = torch.where(timeline.start, torch.arange(mask.shape[1], device=mask.device), 0).cummax(1).values
+    count = nn.functional.pad(torch.zeros_like(order), (0, 1)).scatter_add(1, sequence, mask.long())
+    return (order.argsort(dim=1) - first < (count.gather(1, sequence) * capacity).ceil()) & mask

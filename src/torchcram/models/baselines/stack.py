@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, OutputConfig
+from torchcram.config.baseline import CATEGORIES
 from torchcram.memory import RoutingPolicy, Timeline
 from torchcram.memory.losses import Counts
 from torchcram.memory.state import TensorTree
@@ -21,7 +22,6 @@ from torchcram.models.baselines.state import BaselineState, MixerState
 from torchcram.models.outputs import Heads
 from torchcram.models.sequence import SequenceModel, SequenceOutput
 
-_CATEGORIES = ("tokens", "labels")
 _IDLE = 0.1  # weight of the entropy of answers that nobody asks for
 
 
@@ -175,7 +175,7 @@ def _mixer(config: BaselineConfig, layer: int) -> nn.Module:
 
 def _entropy(answers: dict[str, Tensor], outputs: Sequence[OutputConfig]) -> Tensor:
     """[B, N]: of the answers of all heads together, in nats."""
-    return torch.stack([_entropy_of(answers[o.name]) for o in outputs if o.kind in _CATEGORIES]).sum(0)
+    return torch.stack([_entropy_of(answers[o.name]) for o in outputs if o.kind in CATEGORIES]).sum(0)
 
 
 def _entropy_of(logits: Tensor) -> Tensor:
