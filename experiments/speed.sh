@@ -17,12 +17,16 @@ begin() { # NAME WORDS...: a benchmark in the background, into parts/NAME.json
     test -e "$file" && return
     while test "$(jobs -rp | wc -l)" -ge "${JOBS:-12}"; do sleep 1; done
     {
-        if $torchcram bench "$@" --device "$device" --json "$file.part" >"${file%.json}.log" 2>&1; then
-            mv "$file.part" "$file"
-        else
-            echo "failed: bench $*; see ${file%.json}.log" >&2
-        fi
+        # Processes that compile at the same time have been seen to fail for it: so there is another try.
+        attempt "$file" "$@" || attempt "$file" "$@" || echo "failed: bench $*; see ${file%.json}.log" >&2
     } &
+}
+
+attempt() { # FILE WORDS...
+    local file=$1
+    shift
+    $torchcram bench "$@" --device "$device" --json "$file.part" 2>&1 | tee "${file%.json}.log" || return 1
+    if test -e "$file.part"; then mv "$file.part" "$file"; fi
 }
 
 end() { # PATTERN FILE: wait for all, and join what they found

@@ -198,6 +198,9 @@ def test_cram_is_compared_with_the_transformer(cram, transformer, answer):
         "CRAM was released before 2 of its 3 checkpoints; at the last of them it reads at 12.50 % of the positions."
     )
     assert released in line.replace(SPACE, " ")
+    ways = {True: "rose", False: "fell"}
+    way = ways[cram[2] > cram[0]] if abs(cram[2] - cram[0]) > 0.1 else "did not clearly change"
+    assert f" Its R² {way} from the last checkpoint before that (step 0, {cram[0]})" in line
     (line,) = words.compared([run("cram", *cram, released=9), run("transformer", *transformer)])
     assert "CRAM was released before none of its 3 checkpoints." in line
     assert words.compared([run("cram", *cram)]) == []

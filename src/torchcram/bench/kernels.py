@@ -68,10 +68,10 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
 
     _check("scan", scan, [x, rate], grad, size.dtype)
     bytes_moved = x.numel() * x.element_size()
-    with torch.no_grad():
-        (forward,) = in_turns(replayed(lambda: scan(x, rate), device), repeats=size.repeats, warm_up=5)
-    states = scan(x, rate)
-    backward = _backward_time(states, [x, rate], grad, size.repeats, device)
+    # Going back is recorded together with what it goes back through: alone it would run where that ran.
+    runs = (lambda: scan(x, rate)), (lambda: torch.autograd.grad(scan(x, rate), [x, rate], grad))
+    forward, both = in_turns(*(replayed(run, device) for run in runs), repeats=size.repeats, warm_up=5)
+    backward = both - forward
     # Forward: x in, states out. Backward: gradient and states in, gradient out.
     for what, seconds, tensors in (("scan, forward", forward, 2), ("scan, backward", backward, 3)):
         yield {
@@ -233,11 +233,3 @@ def _check(what: str, run: Callable[..., Tensor], inputs: list[Tensor], grad: Te
         limit = _LIMITS[dtype] * (1 if mine.dim() > 1 else 10)
         if not error < limit or math.isnan(error):
             raise RuntimeError(f"{what}: result {number} is off by {error:.1e} from float64; nothing was timed")
-
-
-def _backward_time(out: Tensor, inputs: list[Tensor], grad: Tensor, repeats: int, device: torch.device) -> float:
-    def backward() -> None:
-        torch.autograd.grad(out, inputs, grad, retain_graph=True)
-
-    (seconds,) = in_turns(replayed(backward, device), repeats=repeats, warm_up=5)
-    return seconds

@@ -168,6 +168,13 @@ def compared(every: Sequence[Sequence[Row]]) -> list[str]:
             if after
             else f"CRAM was released before none of its {len(reads)} checkpoints."
         )
+        if 0 < len(after) < len(reads):
+            held, end = (stage(stages["cram"][at]) for at in (-len(after) - 1, -1))
+            step = stages["cram"][-len(after) - 1][0]["step"]
+            executed += (
+                f" Its R² {_moved(held[0], end[0], 'r2')} from the last checkpoint before that (step {step:,}, "
+                f"{plain(held[0]['r2'])}) to the end ({plain(end[0]['r2'])})."
+            )
         lines.append(
             f"Does CRAM's redundancy fall where the Transformer's does not (`{text}`)? {answer}: centred R² {cram} for "
             f"CRAM ({spans[0]}), and {other} for the Transformer ({spans[1]}). {executed} The two are not quite alike: "
