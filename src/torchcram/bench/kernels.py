@@ -68,10 +68,10 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
 
     _check("scan", scan, [x, rate], grad, size.dtype)
     bytes_moved = x.numel() * x.element_size()
-    # Going back is recorded together with what it goes back through: alone it would run where that ran.
+    # Going back is timed together with what it goes back through: recorded alone it would run where that ran.
     runs = (lambda: scan(x, rate)), (lambda: torch.autograd.grad(scan(x, rate), [x, rate], grad))
     forward, both = in_turns(*(replayed(run, device) for run in runs), repeats=size.repeats, warm_up=5)
-    backward = both - forward
+    backward = max(both - forward, 1e-9)
     # Forward: x in, states out. Backward: gradient and states in, gradient out.
     for what, seconds, tensors in (("scan, forward", forward, 2), ("scan, backward", backward, 3)):
         yield {
