@@ -13,7 +13,7 @@ from torchcram.memory.joint import Map
 from torchcram.memory.router import EPISODIC
 from torchcram.memory.state import BlockState
 from torchcram.memory.timeline import Timeline
-from torchcram.ops.step import GROUP, Clock, Held, Scratch, Sizes, Weights, step
+from torchcram.ops.step import GROUP, Clock, Held, Scratch, Sizes, Weights, squares, step
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _HEADS = (16, 32, 64, 128, 256)  # sizes that kernels can take at once
@@ -30,6 +30,8 @@ class Stepped(NamedTuple):
     """[B] int64: 1 where the position entered the buffer."""
     pairs: Tensor
     """[B] int64: query-event pairs scored."""
+    squares: Tensor
+    """[B, .]: parts of |x|², which the next layer need not find out then."""
 
     @property
     def reads(self) -> Tensor:
@@ -88,16 +90,19 @@ class FusedLayer:
             and weights.pop() in _DTYPES
         )
 
-    def step(self, x: Tensor, timeline: Timeline) -> Stepped:
-        """x [B, 1, D] and the timeline of one position of each sequence."""
+    def step(self, x: Tensor, timeline: Timeline, known: Tensor | None = None) -> Stepped:
+        """x [B, 1, D] and the timeline of one position of each sequence. known: `squares` of the layer that made x."""
         like = self._scratch.x
         if x.shape != (len(like), 1, like.shape[1]) or x.dtype != like.dtype:
             raise ValueError(
                 f"x is {x.dtype} {tuple(x.shape)}; expected {like.dtype} {(len(like), 1, like.shape[1])}, as the state"
             )
         clock = Clock(*(getattr(timeline, name).contiguous() for name in Clock._fields))
-        out = step(x.squeeze(1).contiguous(), clock, self._weights, self._held, self._scratch, self._sizes)
-        return Stepped(out.unsqueeze(1), *self._scratch.tally)
+        x = x.squeeze(1).contiguous()
+        known = squares(x) if known is None else known
+        out, after = step(x, known, clock, self._weights, self._held, self._scratch, self._sizes)
+        actions, admitted, pairs = self._scratch.tally
+        return Stepped(x=out.unsqueeze(1), actions=actions, admitted=admitted, pairs=pairs, squares=after)
 
 
 def _sizes(block: Block, slots: int) -> Sizes:
@@ -141,7 +146,7 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
     biases = (each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in entering)
     weights = Weights(
         norm=block.norm_memory.weight.float(),
-        enter=_stack(each.weight for each in entering),
+        enter=_normed(_stack(each.weight for each in entering), block.norm_memory),
         enter_bias=_stack(biases).float(),
         rate=nn.functional.softplus(working.rate).float(),
         expect=block.predictor.get_parameter("1.weight"),
@@ -169,13 +174,17 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
         recency=episodic.recency.float(),
         recall=semantic.up.weight,
         outward=episodic.outward.weight,
-        feed_norm=block.norm_feed.weight.float(),
-        widen=block.feed.get_parameter("0.weight"),
+        widen=_normed(block.feed.get_parameter("0.weight"), block.norm_feed),
         widen_bias=block.feed.get_parameter("0.bias").float(),
         narrow=block.feed.get_parameter("2.weight"),
         narrow_bias=block.feed.get_parameter("2.bias").float(),
     )
     return Weights(*(x.detach().clone(memory_format=torch.contiguous_format) for x in weights))
+
+
+def _normed(weight: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """A map of what a norm makes, as a map of what it is given; what the norm divides by is left to be done."""
+    return (weight.float() * norm.weight.float()).to(weight.dtype)
 
 
 def _stack(parts: Iterable[Tensor]) -> Tensor:
@@ -205,5 +214,6 @@ def _scratch(like: Tensor, batch: int, sizes: Sizes, tally: Tensor | None) -> Sc
         slot=torch.empty(batch, dtype=torch.int32, device=like.device),
         tally=torch.empty(3, batch, dtype=torch.int64, device=like.device) if tally is None else tally,
         x=like.new_empty(batch, width),
+        squares=wide(width // GROUP),
         feed=like.new_empty(batch, sizes.feed),
     )

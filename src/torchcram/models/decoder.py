@@ -137,8 +137,10 @@ class Decoder:
     def _advance(self, batch: Batch) -> dict[str, Tensor]:
         x, timeline = self._begin(batch)
         if self._fused and not torch.is_autocast_enabled(x.device.type):
+            known = None
             for layer in self._fused:
-                x = layer.step(x, timeline).x
+                stepped = layer.step(x, timeline, known)
+                x, known = stepped.x, stepped.squares
             return self._finish(x, timeline, self._tally)
         layers: list[BlockOutput] = []
         policy = RoutingPolicy()

@@ -52,7 +52,8 @@ class Weights(NamedTuple):
     norm: Tensor
     """[D]"""
     enter: Tensor
-    """[., D]: what u is multiplied by, for state, drive, semantic memory, quality, router and write priority."""
+    """[., D]: what u is multiplied by, for state, drive, semantic memory, quality, router and write priority; times
+    the norm's own weights."""
     enter_bias: Tensor
     rate: Tensor
     """[D]: of the state's decay."""
@@ -86,10 +87,8 @@ class Weights(NamedTuple):
     """[D, R]"""
     outward: Tensor
     """[D, D]: of what is read."""
-    feed_norm: Tensor
-    """[D]"""
     widen: Tensor
-    """[F, D]"""
+    """[F, D]; times the weights of the feed-forward layer's norm."""
     widen_bias: Tensor
     narrow: Tensor
     """[D, F]"""
@@ -152,15 +151,27 @@ class Scratch(NamedTuple):
     """[3, B]: action, whether the position was admitted, pairs scored."""
     x: Tensor
     """[B, D]: before the feed-forward layer."""
+    squares: Tensor
+    """[B, D / GROUP]: parts of its |x|²."""
     feed: Tensor
     """[B, F]"""
 
 
-def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch, sizes: Sizes) -> Tensor:
-    """x [B, D] after the layer; `held` is changed, and `scratch.tally` tells what happened."""
+def step(
+    x: Tensor, squares: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch, sizes: Sizes
+) -> tuple[Tensor, Tensor]:
+    """x [B, D] after the layer, and parts of its |x|² [B, D / GROUP], as they are given of what comes before it.
+
+    `held` is changed, and `scratch.tally` tells what happened.
+    """
     from torchcram.ops.step import triton
 
-    return triton.step(x, clock, weights, held, scratch, sizes)
+    return triton.step(x, squares, clock, weights, held, scratch, sizes)
+
+
+def squares(x: Tensor) -> Tensor:
+    """[B, D / GROUP]: parts of |x|² of x [B, D]."""
+    return x.float().square().view(len(x), -1, GROUP).sum(-1)
 
 
 def _begins(*sizes: int) -> tuple[int, ...]:

@@ -25,26 +25,27 @@ def _product(total, A, row, taken, W, column, known, STEP: tl.constexpr, LENGTH:
 
 
 @triton.jit
-def _normed_product(X, NORM, row, inside, W, column, known, eps, WIDTH: tl.constexpr, DEPTH: tl.constexpr):
-    """norm(X) Wᵀ, and what X · NORM is multiplied by to get norm(X)."""
-    total = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
-    square = tl.zeros((row.shape[0],), tl.float32)
-    for begin in range(0, WIDTH, DEPTH):
-        at = begin + tl.arange(0, DEPTH)
-        there = at < WIDTH
-        w = tl.load(W + column[None, :] * WIDTH + at[:, None], mask=known[None, :] & there[:, None], other=0.0)
-        x = tl.load(X + row[:, None] * WIDTH + at[None, :], mask=inside[:, None] & there[None, :], other=0.0)
-        norm = tl.load(NORM + at, mask=there, other=0.0)
-        x = x.to(tl.float32)
-        square += tl.sum(x * x, 1)
-        total = tl.dot((x * norm[None, :]).to(w.dtype), w, total, input_precision="ieee")
-    scale = 1 / tl.sqrt(square / WIDTH + eps)
-    return total * scale[:, None], scale
+def _scale(SQUARES, row, inside, eps, WIDTH: tl.constexpr, GROUPS: tl.constexpr, SOME: tl.constexpr):
+    """What x of each row is multiplied by in its norm: SQUARES [B, GROUPS] has parts of |x|²."""
+    part = tl.arange(0, SOME)
+    mask = inside[:, None] & (part < GROUPS)[None, :]
+    square = tl.sum(tl.load(SQUARES + row[:, None] * GROUPS + part[None, :], mask=mask, other=0.0), 1)
+    return 1 / tl.sqrt(square / WIDTH + eps)
+
+
+@triton.jit
+def _put(X, SQUARES, x, row, inside, column, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+    """Store a group of columns of X, and its part of |x|² as it was stored."""
+    x = x.to(X.dtype.element_ty)
+    tl.store(X + row[:, None] * WIDTH + column[None, :], x, mask=inside[:, None])
+    x = x.to(tl.float32)
+    tl.store(SQUARES + row * (WIDTH // GROUP) + tl.program_id(0), tl.sum(x * x, 1), mask=inside)
 
 
 @triton.jit
 def enter(
     X,
+    SQUARES,
     NORM,
     WEIGHT,
     BIAS,
@@ -67,10 +68,15 @@ def enter(
     QUALITY: tl.constexpr,
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SOME: tl.constexpr,
     DEPTH: tl.constexpr,
     SHALLOW: tl.constexpr,
 ):
-    """All that needs only u: the next STATE, which H begins with, Z of the others, and how badly u was predicted."""
+    """All that needs only u: the next STATE, which H begins with, Z of the others, and how badly u was predicted.
+
+    WEIGHT has the norm's own weights in it.
+    """
     first = tl.program_id(0) * GROUP
     row, inside, real = _rows(batch, MASK, ROWS)
     column = first + tl.arange(0, GROUP)
@@ -83,8 +89,10 @@ def enter(
         gap = tl.load(GAP + row, mask=inside, other=0.0).to(tl.float32)
         state = tl.load(STATE + here, mask=mine, other=0.0)
         bias = tl.load(BIAS + column)
-        z, scale = _normed_product(X, NORM, row, inside, WEIGHT, column, column >= 0, eps, WIDTH, DEPTH)
-        z = tl.where(real[:, None], z + bias[None, :], 0.0)
+        scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
+        z = tl.zeros((ROWS, GROUP), tl.float32)
+        z = _product(z, X, row, inside, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
+        z = tl.where(real[:, None], z * scale[:, None] + bias[None, :], 0.0)
         if first < WIDTH:
             u = tl.where(real[:, None], x * norm[None, :] * scale[:, None], 0.0)
             tl.store(U + here, u.to(U.dtype.element_ty), mask=mine)
@@ -101,13 +109,8 @@ def enter(
         norm = tl.load(NORM + column)
         guess = tl.zeros((ROWS, GROUP), tl.float32)
         guess = _product(guess, PREDICTION, row, inside, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
-        square = tl.zeros((ROWS,), tl.float32)
-        for begin in range(0, WIDTH, DEPTH):
-            at = begin + tl.arange(0, DEPTH)
-            mask = inside[:, None] & (at < WIDTH)[None, :]
-            part = tl.load(X + row[:, None] * WIDTH + at[None, :], mask=mask, other=0.0).to(tl.float32)
-            square += tl.sum(part * part, 1)
-        miss = x * norm[None, :] / tl.sqrt(square / WIDTH + eps)[:, None] - guess
+        scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
+        miss = x * norm[None, :] * scale[:, None] - guess
         own = row * (WIDTH // GROUP) + tl.program_id(0) - (WIDTH + MADE) // GROUP
         tl.store(MISSED + own, tl.sum(miss * miss, 1), mask=inside)
 
@@ -229,6 +232,7 @@ def mix(
     POSITION,
     MASS,
     MIXED,
+    SQUARES,
     batch,
     slots,
     WIDTH: tl.constexpr,
@@ -256,7 +260,7 @@ def mix(
             total = _product(total, Z + ACTIVE, row, recalls, RECALL, column, column >= 0, MADE, RANK, SHALLOW)
         if tl.sum(reads.to(tl.int32), 0) > 0:
             total = _product(total, FOUND, row, reads, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
-        tl.store(MIXED + here, total.to(MIXED.dtype.element_ty), mask=inside[:, None])
+        _put(MIXED, SQUARES, total, row, inside, column, WIDTH, GROUP)
     else:
         admitted = tl.load(TALLY + batch + row, mask=inside, other=0) != 0
         at = row.to(tl.int64) * slots + tl.load(SLOT + row, mask=inside, other=0)
@@ -273,7 +277,7 @@ def mix(
 @triton.jit
 def widen(
     X,
-    NORM,
+    SQUARES,
     WEIGHT,
     BIAS,
     FED,
@@ -283,16 +287,20 @@ def widen(
     FEED: tl.constexpr,
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SOME: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """FED = GELU(norm(X) Wᵀ + bias)."""
+    """FED = GELU(norm(X) Wᵀ + bias); WEIGHT has the norm's own weights in it."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < batch
     column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     known = column < FEED
     bias = tl.load(BIAS + column, mask=known, other=0.0)
-    z, _ = _normed_product(X, NORM, row, inside, WEIGHT, column, known, eps, WIDTH, DEPTH)
-    z += bias[None, :]
+    scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
+    z = tl.zeros((ROWS, GROUP), tl.float32)
+    z = _product(z, X, row, inside, WEIGHT, column, known, WIDTH, WIDTH, DEPTH)
+    z = z * scale[:, None] + bias[None, :]
     z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
     here = FED + row[:, None] * FEED + column[None, :]
     tl.store(here, z.to(FED.dtype.element_ty), mask=inside[:, None] & known[None, :])
@@ -306,6 +314,7 @@ def narrow(
     X,
     MASK,
     AFTER,
+    SQUARES,
     batch,
     WIDTH: tl.constexpr,
     FEED: tl.constexpr,
@@ -319,5 +328,4 @@ def narrow(
     here = row[:, None] * WIDTH + column[None, :]
     total = tl.load(X + here, mask=inside[:, None], other=0.0).to(tl.float32) + tl.load(BIAS + column)[None, :]
     total = _product(total, FED, row, inside, WEIGHT, column, column >= 0, FEED, FEED, DEPTH)
-    total = tl.where(real[:, None], total, 0.0)
-    tl.store(AFTER + here, total.to(AFTER.dtype.element_ty), mask=inside[:, None])
+    _put(AFTER, SQUARES, tl.where(real[:, None], total, 0.0), row, inside, column, WIDTH, GROUP)

@@ -160,12 +160,16 @@ def read(
             sharper = tl.log(tl.maximum(now_position, TRAINED).to(tl.float32)) * per_log
             query *= sharper * sharper
         SCORES += (far * HEADS + head) * slots
-        top = tl.full((FEW,), _LOWEST, tl.float32)
-        for begin in tl.range(0, slots, FEW, num_stages=4):
+        # Each place of a tile has a highest score, a sum of weights and one of values of its own, joined at the end.
+        top = tl.full((FEW,), float("-inf"), tl.float32)
+        norms = tl.zeros((FEW,), tl.float32)
+        sums = tl.zeros((FEW, SIZE), tl.float32)
+        for begin in tl.range(0, slots, FEW, num_stages=3):
             at = begin + tl.arange(0, FEW)
             inside = at < slots
             there = at[:, None] * WIDTH + own[None, :]
             key = tl.load(KEY + there, mask=inside[:, None], other=0.0).to(tl.float32)
+            value = tl.load(VALUE + there, mask=inside[:, None], other=0.0).to(tl.float32)
             held = tl.load(HELD + far * slots + at, mask=inside, other=0.0).to(tl.float32)
             age = (now - tl.load(TIME + far * slots + at, mask=inside, other=0.0)).to(tl.float32)
             readable = tl.load(POSITION + far * slots + at, mask=inside, other=-1) >= 0
@@ -173,22 +177,18 @@ def read(
             score += tl.minimum(held, 0.0) - tl.log(1 + tl.exp(-tl.abs(held)))
             score = tl.where(readable, score, float("-inf"))
             tl.store(SCORES + at, score, mask=inside)
-            top = tl.maximum(top, score)
-        highest = tl.max(top, 0)
-        tl.debug_barrier()
-        sums = tl.zeros((FEW, SIZE), tl.float32)
-        norms = tl.zeros((FEW,), tl.float32)
-        for begin in tl.range(0, slots, FEW, num_stages=4):
-            at = begin + tl.arange(0, FEW)
-            inside = at < slots
-            weight = tl.exp(tl.load(SCORES + at, mask=inside, other=float("-inf")) - highest)
-            there = at[:, None] * WIDTH + own[None, :]
-            value = tl.load(VALUE + there, mask=inside[:, None], other=0.0).to(tl.float32)
-            sums += weight[:, None] * value
-            norms += weight
-        total = tl.sum(norms, 0)
+            higher = tl.maximum(top, score)
+            safe = tl.maximum(higher, _LOWEST)
+            before, weight = tl.exp(top - safe), tl.exp(score - safe)
+            norms = norms * before + weight
+            sums = sums * before[:, None] + weight[:, None] * value
+            top = higher
+        highest = tl.maximum(tl.max(top, 0), _LOWEST)
+        share = tl.exp(top - highest)
+        total = tl.sum(norms * share, 0)
         total = 1 / tl.where(total == 0, 1.0, total)
-        found = tl.sum(sums, 0) * total
+        found = tl.sum(sums * share[:, None], 0) * total
+        tl.debug_barrier()
         tl.store(FOUND + row * WIDTH + head * SIZE + own, found.to(FOUND.dtype.element_ty))
         for begin in range(0, slots, FEW):
             at = begin + tl.arange(0, FEW)

@@ -20,19 +20,23 @@ _TILE = 1024  # slots looked at together for the worst
 _BYTES = 16 << 10  # of keys or values that are read together
 
 
-def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch, sizes: Sizes) -> Tensor:
+def step(
+    x: Tensor, squares: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch, sizes: Sizes
+) -> tuple[Tensor, Tensor]:
     batch, width, rank = len(x), sizes.width, sizes.rank
     rows = 16 if batch <= 16 else 32
     tiles, groups = triton.cdiv(batch, rows), width // GROUP
     enters, projects = sizes.entering, sizes.projected
     drive, active, quality, router, priority, entering = (begin - width for begin in enters[1:])
     own = {"ROWS": rows, "GROUP": GROUP}
+    normed = {**own, "GROUPS": groups, "SOME": _power(groups)}
     deep, shallow, wide = (min(_DEPTH // x.element_size(), _power(size)) for size in (width, rank, sizes.feed))
     size, slots = width // sizes.heads, sizes.slots
-    out = torch.empty_like(x)
+    out, out_squares = torch.empty_like(x), torch.empty_like(squares)
     with on_device(x):
         enter[(enters[-1] // GROUP + groups, tiles)](
             x,
+            squares,
             weights.norm,
             weights.enter,
             weights.enter_bias,
@@ -55,7 +59,7 @@ def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch
             QUALITY=quality,
             DEPTH=deep,
             SHALLOW=shallow,
-            **own,
+            **normed,
         )
         for number in range(sizes.steps):
             euler[(groups + (number == 0), tiles)](
@@ -172,6 +176,7 @@ def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch
             held.position,
             held.mass,
             scratch.x,
+            scratch.squares,
             batch,
             slots,
             WIDTH=width,
@@ -185,7 +190,7 @@ def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch
         )
         widen[(triton.cdiv(sizes.feed, GROUP), tiles)](
             scratch.x,
-            weights.feed_norm,
+            scratch.squares,
             weights.widen,
             weights.widen_bias,
             scratch.feed,
@@ -194,7 +199,7 @@ def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch
             WIDTH=width,
             FEED=sizes.feed,
             DEPTH=deep,
-            **own,
+            **normed,
         )
         narrow[(groups, tiles)](
             scratch.feed,
@@ -203,13 +208,14 @@ def step(x: Tensor, clock: Clock, weights: Weights, held: Held, scratch: Scratch
             scratch.x,
             clock.mask,
             out,
+            out_squares,
             batch,
             WIDTH=width,
             FEED=sizes.feed,
             DEPTH=wide,
             **own,
         )
-    return out
+    return out, out_squares
 
 
 def _power(size: int) -> int:
