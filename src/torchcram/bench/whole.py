@@ -60,6 +60,7 @@ class Contender:
             torch.compiler.reset()  # code made for another length would become code for any
             for block in self.model.blocks:
                 block.compile_parts()  # type: ignore[operator]
+        self.entropy = torch.compile(nn.functional.cross_entropy) if size.compile else nn.functional.cross_entropy
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=on_gpu, capturable=on_gpu)
         self.consolidator = Consolidator(ConsolidationConfig())
@@ -77,7 +78,7 @@ class Contender:
                 with self.lengths.kept():
                     out = self.model(tokens, policy=policy, keep_state=False)
                 loss = self.consolidator.loss(out.losses, positions=count, scored=count)
-                loss = loss + nn.functional.cross_entropy(out.predictions["tokens"].flatten(0, 1), tokens.flatten())
+                loss = loss + self.entropy(out.predictions["tokens"].flatten(0, 1), tokens.flatten())
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             self.optimizer.step()

@@ -1,10 +1,10 @@
 """The recurrence as GPU kernels: a program walks along a part of the sequence for a few channels of one row.
 
-Positions are taken a stretch at a time, while the next is on its way from memory. A stretch is cut into segments of
-four positions, each of which one thread has for some channels: it goes through them to find what they add, an
-associative scan over segments finds what each begins with, and the thread goes through its four again. The last state
-is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first walk
-finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
+Positions are taken a stretch at a time, while the next ones are on their way from memory. A stretch is cut into
+segments of four positions, each of which one thread has for some channels: it goes through them to find what they add,
+an associative scan over segments finds what each begins with, and the thread goes through its four again. The last
+state is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first
+walk finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
 backward pass is the same from the end, and works the decays out again.
 """
 
@@ -20,6 +20,8 @@ from torchcram.ops.dispatch import on_device
 _SEGMENTS, _BLOCK, _WARPS = 16, 64, 8
 _REGISTERS = 128  # of a thread, so that two programs fit on a multiprocessor
 _STRETCH = 4 * _SEGMENTS
+_AHEAD = 4  # stretches in turn: one is worked on, the others are on their way from memory
+_AHEAD_BACK = 3  # of twice as much
 _PROGRAMS = 256  # that keep a GPU busy
 _PART = 8 * _STRETCH  # positions, at least
 
@@ -48,12 +50,12 @@ def scan_backward(
 def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` of x that may be some of the columns of a tensor: only its last dimension has to be contiguous."""
     batch, length, width = x.shape
-    rate, gap, reset, initial = (y.contiguous() for y in (rate, gap, reset, initial))
+    rate, gap, initial = (y.contiguous() for y in (rate, _signed(gap, reset), initial))
     states = torch.empty_like(x, memory_format=torch.contiguous_format)
     wide = torch.promote_types(x.dtype, torch.float32)
     last = x.new_empty(batch, width, dtype=wide)
     block, parts, part = _cut(batch, length, width)
-    sizes = _sizes(block)
+    sizes = _sizes(block, _AHEAD)
     blocks = triton.cdiv(width, block)
     steps = _steps(x)
     with on_device(x):
@@ -62,11 +64,11 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
             added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
             ends = (added, left)
             _scan_forward[(batch, blocks, parts)](
-                x, rate, gap, reset, initial, states, *ends, length, width, *steps, part, parts, WHOLE=False, **sizes
+                x, rate, gap, initial, states, *ends, length, width, *steps, part, parts, WHOLE=False, **sizes
             )
             _scan_join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
         _scan_forward[(batch, blocks, parts)](
-            x, rate, gap, reset, begins, states, last, last, length, width, *steps, part, parts, WHOLE=True, **sizes
+            x, rate, gap, begins, states, last, last, length, width, *steps, part, parts, WHOLE=True, **sizes
         )
     return states, last
 
@@ -83,11 +85,11 @@ def scan_rows_backward(
 ) -> tuple[Tensor, Tensor]:
     """`scan_backward` that writes the gradient of x into `grad_x`, whose last dimension has to be contiguous."""
     batch, length, width = states.shape
-    grad, rate, gap, reset, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, gap, reset, initial))
+    grad, rate, gap, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, _signed(gap, reset), initial))
     grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
-    sizes = _sizes(block)
+    sizes = _sizes(block, _AHEAD_BACK)
     blocks = triton.cdiv(width, block)
     wide = torch.promote_types(grad.dtype, torch.float32)
     given = grad_last.to(wide).contiguous().unsqueeze(1)
@@ -96,17 +98,22 @@ def scan_rows_backward(
     with on_device(grad):
         if parts > 1:
             added, left, after = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
-            inputs = (grad, states, rate, gap, reset, initial, given)
+            inputs = (grad, states, rate, gap, initial, given)
             _scan_backward[(batch, blocks, parts)](
                 *inputs, *grads, added, left, length, width, *steps, part, parts, WHOLE=False, **sizes
             )
             _scan_join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
             given = after
-        inputs = (grad, states, rate, gap, reset, initial, given)
+        inputs = (grad, states, rate, gap, initial, given)
         _scan_backward[(batch, blocks, parts)](
             *inputs, *grads, grad_x, grad_x, length, width, *steps, part, parts, WHOLE=True, **sizes
         )
     return grad_rate.sum(1), grad_initial
+
+
+def _signed(gap: Tensor, reset: Tensor) -> Tensor:
+    """Gaps [B, N], below 0 at a reset: what kernels fetch ahead must not be as narrow as a bool."""
+    return gap.masked_fill(reset, -1.0)
 
 
 def _steps(x: Tensor) -> tuple[int, int]:
@@ -127,9 +134,9 @@ def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
     return block, triton.cdiv(length, part), part
 
 
-def _sizes(block: int) -> dict[str, Any]:
+def _sizes(block: int, ahead: int) -> dict[str, Any]:
     """What the kernels are compiled for."""
-    return {"SEGMENTS": _SEGMENTS, "BLOCK": block, "num_warps": _WARPS, "maxnreg": _REGISTERS}
+    return {"SEGMENTS": _SEGMENTS, "BLOCK": block, "AHEAD": ahead, "num_warps": _WARPS, "maxnreg": _REGISTERS}
 
 
 @scan.register_fake
@@ -180,10 +187,9 @@ def _join_but_last(decay, state, but_decay, but_state, later_decay, later_state,
 
 
 @triton.jit
-def _gap(GAP, RESET, at, inside):
+def _gap(GAP, at, inside):
     """Gaps at some positions: below 0 at a reset, 0 outside the sequence."""
-    gap = tl.load(GAP + at, mask=inside, other=0.0)
-    return tl.where(tl.load(RESET + at, mask=inside, other=0) != 0, -1.0, gap)
+    return tl.load(GAP + at, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -194,15 +200,15 @@ def _decay(rate, gap):
 
 
 @triton.jit
-def _four(X, GAP, RESET, at, sign: tl.constexpr, first, end, step, channel, known):
+def _four(X, GAP, at, sign: tl.constexpr, first, end, step, channel, known):
     """X and gaps at four positions each, from `at` on or, with sign -1, back."""
     in_0, in_1, in_2, in_3 = _inside(at, sign, first, end)
     x_0 = _some(X, at, in_0, step, channel, known)
     x_1 = _some(X, at + sign, in_1, step, channel, known)
     x_2 = _some(X, at + 2 * sign, in_2, step, channel, known)
     x_3 = _some(X, at + 3 * sign, in_3, step, channel, known)
-    gap_0, gap_1 = _gap(GAP, RESET, at, in_0), _gap(GAP, RESET, at + sign, in_1)
-    gap_2, gap_3 = _gap(GAP, RESET, at + 2 * sign, in_2), _gap(GAP, RESET, at + 3 * sign, in_3)
+    gap_0, gap_1 = _gap(GAP, at, in_0), _gap(GAP, at + sign, in_1)
+    gap_2, gap_3 = _gap(GAP, at + 2 * sign, in_2), _gap(GAP, at + 3 * sign, in_3)
     return x_0, x_1, x_2, x_3, gap_0, gap_1, gap_2, gap_3
 
 
@@ -242,7 +248,6 @@ def _scan_forward(
     X,
     RATE,
     GAP,
-    RESET,
     INITIAL,
     STATES,
     ADDED,
@@ -256,6 +261,7 @@ def _scan_forward(
     WHOLE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves.
 
@@ -274,20 +280,14 @@ def _scan_forward(
     remains = tl.full((BLOCK,), 1.0, wide)
     X += row * row_step
     GAP += row * length
-    RESET += row * length
     STATES += row * length * width
     first = number * part
     end = tl.minimum(first + part, length)
-    at = first + 4 * segment
-    n_0, n_1, n_2, n_3, gap_0, gap_1, gap_2, gap_3 = _four(X, GAP, RESET, at, 1, first, end, step, channel, known)
-    for begin in range(first, end, 4 * SEGMENTS):
+    for begin in tl.range(first, end, 4 * SEGMENTS, num_stages=AHEAD):
         at = begin + 4 * segment
-        x_0, x_1, x_2, x_3 = n_0.to(wide), n_1.to(wide), n_2.to(wide), n_3.to(wide)
+        x_0, x_1, x_2, x_3, gap_0, gap_1, gap_2, gap_3 = _four(X, GAP, at, 1, first, end, step, channel, known)
+        x_0, x_1, x_2, x_3 = x_0.to(wide), x_1.to(wide), x_2.to(wide), x_3.to(wide)
         a_0, a_1, a_2, a_3 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2), _decay(rate, gap_3)
-        # What comes next is on its way while this is worked out.
-        n_0, n_1, n_2, n_3, gap_0, gap_1, gap_2, gap_3 = _four(
-            X, GAP, RESET, at + 4 * SEGMENTS, 1, first, end, step, channel, known
-        )
         added = a_3 * (a_2 * (a_1 * x_0 + x_1) + x_2) + x_3
         decay = a_0 * a_1 * (a_2 * a_3)
         if WHOLE:
@@ -345,7 +345,6 @@ def _scan_backward(
     STATES,
     RATE,
     GAP,
-    RESET,
     INITIAL,
     GIVEN,
     GRAD_X,
@@ -362,6 +361,7 @@ def _scan_backward(
     WHOLE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}.
 
@@ -384,25 +384,19 @@ def _scan_backward(
     STATES += row * length * width
     GRAD_X += row * row_step
     GAP += row * length
-    RESET += row * length
     first = number * part
     end = tl.minimum(first + part, length)
-    at = end - 1 - 4 * segment
-    n_0, n_1, n_2, n_3, m_0, m_1, m_2, m_3 = _four(GRAD, GAP, RESET, at, -1, first, end, width, channel, known)
-    m_after = _gap(GAP, RESET, at + 1, (at >= first) & (at + 1 < length))
-    for begin in range(0, end - first, 4 * SEGMENTS):
+    for begin in tl.range(0, end - first, 4 * SEGMENTS, num_stages=AHEAD):
         at = end - 1 - begin - 4 * segment
-        g_0, g_1, g_2, g_3 = n_0.to(wide), n_1.to(wide), n_2.to(wide), n_3.to(wide)
-        after, gap_0, gap_1, gap_2, gap_3 = m_after, m_0, m_1, m_2, m_3
+        g_0, g_1, g_2, g_3, gap_0, gap_1, gap_2, gap_3 = _four(GRAD, GAP, at, -1, first, end, width, channel, known)
+        g_0, g_1, g_2, g_3 = g_0.to(wide), g_1.to(wide), g_2.to(wide), g_3.to(wide)
+        after = _gap(GAP, at + 1, (at >= first) & (at + 1 < length))
         in_0, in_1, in_2, in_3 = _inside(at, -1, first, end)
         if WHOLE:  # the states before these positions, and before the first one the initial state
             s_0 = _some(STATES - width, at, in_0 & (at > 0), width, channel, known)
             s_1 = _some(STATES - width, at - 1, in_1 & (at > 1), width, channel, known)
             s_2 = _some(STATES - width, at - 2, in_2 & (at > 2), width, channel, known)
             s_3 = _some(STATES - width, at - 3, in_3 & (at > 3), width, channel, known)
-        next_at = at - 4 * SEGMENTS
-        n_0, n_1, n_2, n_3, m_0, m_1, m_2, m_3 = _four(GRAD, GAP, RESET, next_at, -1, first, end, width, channel, known)
-        m_after = _gap(GAP, RESET, next_at + 1, (next_at >= first) & (next_at + 1 < length))
         own_0, own_1, own_2 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2)
         # Before a part's first position there is nothing more to do: what it came to is kept.
         a_0, a_1 = _decay(rate, after), tl.where(in_1[:, None], own_0, 1.0)
@@ -435,7 +429,8 @@ def _scan_backward(
         carried = _last_of(ends, segment, SEGMENTS)
     if WHOLE:
         tl.store(GRAD_RATE + own, -tl.sum(grad_rate, 0), mask=known)
-        decay = tl.where(tl.load(RESET) != 0, 0.0, tl.exp(-rate * tl.load(GAP).to(wide)))
+        gap = tl.load(GAP).to(wide)
+        decay = tl.where(gap < 0, 0.0, tl.exp(-rate * gap))
         grad_initial = (carried * decay).to(GRAD_INITIAL.dtype.element_ty)
         tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & (number == 0))
     else:
