@@ -91,7 +91,7 @@ class CachedTransformer:
         # What comes between, attention and the cache, is left alone: a compiler would copy the cache to change it.
         self._first, self._between, self._last = self._begin, self._go_on, self._end
         if like.is_cuda:
-            torch._dynamo.config.recompile_limit = max(model.config.layers, torch._dynamo.config.recompile_limit)
+            torch._dynamo.config.recompile_limit = max(2 * model.config.layers, torch._dynamo.config.recompile_limit)
             self._first = torch.compile(self._begin, fullgraph=True, dynamic=False)
             self._between = torch.compile(self._go_on, fullgraph=True, dynamic=False)
             self._last = torch.compile(self._end, fullgraph=True, dynamic=False)
@@ -112,6 +112,7 @@ class CachedTransformer:
         self._graph.replay()
         return self._out
 
+    @torch.no_grad()
     def choose(self, tokens: Tensor) -> str:
         """From now on use whichever attention makes a step fastest, and say which that is."""
         if not tokens.is_cuda:
@@ -120,15 +121,13 @@ class CachedTransformer:
 
         kinds: dict[str, Attend] = {name: partial(_by, kernel) for name, kernel in BACKENDS.items()}
         kinds["keys in parts"] = split_keys.attend
-
-        def step(kind: str) -> None:
-            if self._attend is not kinds[kind]:
-                self._attend, self._graph = kinds[kind], None
-            self.step(tokens)
-            torch.cuda.synchronize()
-
-        best = best_of({kind: partial(step, kind) for kind in kinds})
-        step(best)
+        graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        self._tokens.copy_(tokens)
+        for kind, attend in kinds.items():
+            self._attend = attend
+            graphs[kind], self._out = record(lambda: self._advance(self._tokens), tokens.device)
+        best = best_of({kind: waiting(graph.replay, tokens.device) for kind, graph in graphs.items()})
+        self._attend, self._graph = kinds[best], None  # recorded anew: each recording has a result of its own
         return best
 
     def _advance(self, tokens: Tensor) -> Tensor:
@@ -136,7 +135,7 @@ class CachedTransformer:
         for number, cache in enumerate(self.cache):
             cache[0, :, :, -1:].copy_(key)
             cache[1, :, :, -1:].copy_(value)
-            found = self._attend(query, cache[0], cache[1])
+            found = self._attend(query, cache[0], cache[1]).transpose(1, 2).flatten(1)
             if number < len(self.cache) - 1:
                 x, query, key, value = self._between(x, found, number)
         return self._last(x, found)
@@ -149,7 +148,7 @@ class CachedTransformer:
         return x, *self._look(x, 0)
 
     def _go_on(self, x: Tensor, found: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """From what attention of a layer found to what the next one asks."""
+        """From what attention of a layer found [B, D] to what the next one asks."""
         x = self._fed(x, found, number)
         return x, *self._look(x, number + 1)
 
@@ -170,7 +169,7 @@ class CachedTransformer:
 
     def _fed(self, x: Tensor, found: Tensor, number: int) -> Tensor:
         block = self.model.blocks[number]
-        x = x + block.mixer.outward(found.transpose(1, 2).flatten(1))  # type: ignore[union-attr, operator]
+        x = x + block.mixer.outward(found)  # type: ignore[union-attr, operator]
         out: Tensor = x + block.feed(block.norm_feed(x))  # type: ignore[operator]
         return out
 

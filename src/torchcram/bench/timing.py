@@ -14,7 +14,7 @@ from torchcram.bench.turns import alone
 from torchcram.models.recording import record
 from torchcram.results import Row
 
-_TRIED = 12  # calls by which one way is compared with another
+_TRIED = 20  # calls by which one way is compared with another
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 """Kinds of attention on a GPU."""
 
@@ -52,9 +52,9 @@ def at_best_for(
 
 
 def best_of(runs: Mapping[str, Callable[[], None]]) -> str:
-    """The name of the fastest, by its best time of several: others may be at work meanwhile."""
-    times = {name: min(_timed(run) for _ in range(_TRIED)) for name, run in runs.items()}
-    return min(times, key=lambda name: times[name])
+    """The name of the fastest, by its best time of several, all tried in turns: others may be at work meanwhile."""
+    rounds = [_timed(*runs.values()) for _ in range(_TRIED)]
+    return min(zip(map(min, zip(*rounds, strict=True)), runs, strict=True))[1]
 
 
 def _with(kernel: SDPBackend, run: Callable[[], object]) -> Callable[[], None]:
