@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchcram.memory import Timeline
 from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops.rows import running_count
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -257,3 +258,13 @@ def test_a_scan_of_positions_far_apart_in_memory():
     clock = torch.ones(1, 3, device=DEVICE), torch.zeros(1, 3, dtype=torch.bool, device=DEVICE)
     states, _ = scan_rows(far, torch.zeros(4, device=DEVICE), *clock, torch.zeros(1, 4, device=DEVICE))
     assert torch.equal(states, far.contiguous().cumsum(1).to(states.dtype))
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 2048, 2049, 9000])
+def test_counts_along_rows(length):
+    torch.manual_seed(0)
+    chosen = torch.rand(3, length, device=DEVICE) < 0.3
+    with use("triton"):
+        found = running_count(chosen)
+    assert found.dtype == torch.int64
+    assert torch.equal(found, chosen.cumsum(1))
