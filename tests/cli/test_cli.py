@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.report.runs import STORY, write
 from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
+from torchcram.consolidation.config import Schedule
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.experiments import EXPERIMENTS, Experiment
 from torchcram.tasks import NAMES
@@ -240,6 +242,12 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
         (["train", "srcd", "--resume"], "it has no config.json"),
         (["train", "srcd", "--device", "gpu"], "device = 'gpu' is not possible; allowed: 'cpu' or 'cuda'"),
         (["train", "srcd", "--model", "oracle"], "model = 'oracle' is not possible"),
+        (["train", "mqar", "--set", "task=64"], "its settings are task.…, such as --set task.length=64"),
+        (["train", "srcd", "--set", "schedule=paper"], "--set schedule=… is not possible; use --schedule"),
+        (["train", "srcd", "--set", "start.run=none"], "none is not a run folder"),
+        (["train", "srcd", "--set", "start.run=none", "--set", 'start.frozen=["soul"]'], "layers have no 'soul'"),
+        (["train", "mqar", "--model", "entropy"], "a smaller vocabulary, such as --set task.vocabulary=512"),
+        (["train", "text", "--set", "task.train=nope.txt"], "task.train = 'nope.txt': there is no such file"),
         (["train", "srcd", "--set", "preset=small"], "--set preset=… is not possible; use --preset"),
         (["train", "srcd", "--set", "name=mamba"], "--set name=… is not possible; use --model"),
         (["train", "srcd", "--schedule", "none"], "schedule = 'none' is not possible"),
@@ -251,6 +259,15 @@ def test_mistakes_are_told(words, message, tmp_path):
     assert done.exit_code == 1
     assert message in done.stderr
     assert not (tmp_path / "run").exists(), "nothing stands in the way of the next try"
+
+
+@pytest.mark.parametrize("command", [["train"], ["sweep", "--vary", "seed=0"]], ids=["train", "sweep"])
+def test_a_file_where_a_run_should_go_is_told(command, tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    done = run(*command, "srcd", "--out", str(tmp_path / "notes.md"))
+    assert done.exit_code == 1
+    assert "notes.md is a file; runs are kept in folders, so give another name: --out FOLDER" in done.stderr
+    assert (tmp_path / "notes.md").read_text() == "mine"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -372,6 +389,8 @@ def test_help_lists_every_task(monkeypatch):
     told = CliRunner().invoke(app, ["train", "--help"]).output
     for name in NAMES:
         assert re.search(rf"[ (]{name}[,.;)]", told), name
+    for name in get_args(Schedule):
+        assert re.search(rf" {name}( \(default\))?: ", told), name
 
 
 def test_reproduce_lists_experiments():

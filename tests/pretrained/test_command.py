@@ -160,6 +160,7 @@ def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
         ({"model": "none.gguf"}, "there is no file"),
         ({"model": "bad.gguf"}, "is of GGUF version 0"),
         ({"model": "one.txt"}, "is damaged, or not a llama2.c file"),
+        ({"text": "none.txt"}, "torchcram: there is no text file"),
     ):
         done = probe(folder, out, **words)
         assert done.exit_code == 1
@@ -170,6 +171,54 @@ def test_bad_input_is_told_and_nothing_written(folder, tmp_path, monkeypatch):
     assert "--window 128 is more than the 64 positions that small has" in done.output.replace("\n", " ")
 
     assert not out.exists()
+
+
+def test_a_place_where_nothing_can_be_written_is_told_before_anything_else(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "prepare", lambda *args, **kwargs: pytest.fail("it began"))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "taken" / "report.html").mkdir(parents=True)
+    for out, message in (
+        ("file", "file is a file; choose another folder"),
+        ("file/below", "file is a file; choose another folder"),
+        ("taken", "report.html is a folder; choose another"),
+    ):
+        done = probe(folder, tmp_path / out)
+        assert done.exit_code == 1
+        assert message in done.output.replace("\n", " ")
+
+
+def test_weights_that_are_finite_but_absurd_are_told_before_probes_learn(folder, tmp_path):
+    tensors = files.llama_tensors(np.random.default_rng(0))
+    tensors["output_norm.weight"] *= np.float32(1e30)
+    (tmp_path / "bad.gguf").write_bytes(files.gguf(files.llama_metadata(), tensors))
+    done = probe(folder, tmp_path / "out", model=tmp_path / "bad.gguf")
+    assert done.exit_code == 1
+    assert "bad predicts nothing: its loss on the end of one.txt is" in done.output.replace("\n", " ")
+    assert "its weights may be damaged: get it again" in done.output.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_loss_of_the_model_itself_stands_beside_that_of_a_guess(folder, tmp_path):
+    done = probe(folder, tmp_path / "out", "--tested-tokens", "64", "--rank", "0")
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "out" / "redundancy.json").read_text())["rows"]
+    (first,) = [row for row in rows if row["what"] == "first windows"]
+    loaded = load(folder / "small.gguf")
+    kept = (folder / "one.txt").read_text().split("\n<|endoftext|>\n")[-1]
+    tokens = torch.tensor(loaded.tokenizer.encode(kept))[: 16 * first["windows"]].view(-1, 16)
+    with torch.no_grad():
+        logits = loaded.model(tokens).logits[:, :-1]
+    loss = float(torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:]))
+    assert first["windows"] == 4, "as many as are tested, of the part that was kept apart"
+    assert first["loss"] == pytest.approx(loss, abs=1e-4)
+    assert rows[0]["vocabulary"] == 32
+    said = done.output.replace("\n", " ")
+    assert "nats a token, a guess 3.4657) on its first 4 windows of 16" in said
+    (own,) = [row["loss"] for row in rows if row["what"] == "loss"]
+    told = f"loss on this text is {own:.2f} nats a token; a uniform guess over its vocabulary costs 3.47."
+    assert told in said
+    assert told in (tmp_path / "out" / "report.html").read_text()
+    assert f"the model hardly predicts this text: its loss is {own:.2f}, a guess costs 3.47" in said
 
 
 def no_room(kind):

@@ -87,16 +87,26 @@ def test_plain_numbers_and_metadata(tmp_path):
         np.testing.assert_array_equal(found[name], numbers)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_make_no_sense_are_read_without_warnings(tmp_path):
+    """Whoever loads a model looks for them."""
+    raw = half(np.inf) + half(-np.inf) + bytes(16)
+    assert np.isnan(stored(tmp_path, 3, (1, 32), raw)).all()
+    raw = half(np.inf) + half(1) + bytes(16)
+    assert np.isnan(stored(tmp_path, 3, (1, 32), raw)).all()
+
+
 def test_damage_is_told(tmp_path):
     whole = files.gguf({"a": ["x", "y"], "b": 3}, {"w": np.ones((4, 8), dtype=np.float32)})
     path = tmp_path / "bad.gguf"
     for size in range(4, len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"bad.gguf is damaged or cut short"):
+        with pytest.raises(ValueError, match=r"bad.gguf is damaged or cut short: .*; get it again") as told:
             gguf.read(path)
+        assert "unpack" not in str(told.value)
     for data, message in (
-        (b"ELF" + whole[3:], "is not a GGUF file"),
-        (files.gguf({}, {}, version=9), "is of GGUF version 9; known: 2, 3"),
+        (b"ELF" + whole[3:], "is not a GGUF file: it does not begin with GGUF; get it again"),
+        (files.gguf({}, {}, version=9), r"is of GGUF version 9; known: 2, 3\. If it is damaged, get it again"),
         (files.gguf({}, {"w": ((1, 256), 10, bytes(84))}), r"w is written in a way \(type 10\) that is not known"),
         (files.gguf({}, {"w": ((2, 16), 2, bytes(18))}), "is not whole"),
     ):

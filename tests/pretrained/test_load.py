@@ -1,6 +1,7 @@
 """Models from files: the same one from each, with the tokens it should have."""
 
 import itertools
+import logging
 import time
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_damage_and_what_is_not_known_are_told(tmp_path):
     whole = files.llama2c(np.random.default_rng(0))
     for data in (b"", whole[:20], whole[:-4], whole + bytes(4), b"\xff" * len(whole)):
         (tmp_path / "bad.bin").write_bytes(data)
-        with pytest.raises(ValueError, match=r"bad.bin is damaged, or not a llama2.c file"):
+        with pytest.raises(ValueError, match=r"bad.bin is damaged, or not a llama2.c file; get it again"):
             load(tmp_path / "bad.bin")
     (tmp_path / "tiny.bin").write_bytes(whole)
     with pytest.raises(FileNotFoundError, match=r"needs its vocabulary beside it: tok32.bin"):
@@ -182,17 +183,96 @@ def test_damage_and_what_is_not_known_are_told(tmp_path):
         load(tmp_path)
 
 
-def test_a_hugging_face_folder_is_loaded(tmp_path):
+def test_weights_that_are_not_finite_are_told_at_once(tmp_path):
+    def spoil(tensors):
+        tensors["blk.1.attn_v.weight"][1, 2] = np.nan
+
+    message = r"is damaged: tensor model.layers.1.self_attn.v_proj.weight has values that are not finite; get it again$"
+    with pytest.raises(ValueError, match=rf"small.gguf {message}"):
+        load(write(tmp_path, change=spoil))
+    path = tmp_path / "tiny.bin"
+    whole = bytearray(files.llama2c(np.random.default_rng(0)))
+    whole[28:32] = np.float32(np.nan).tobytes()
+    path.write_bytes(whole)
+    (tmp_path / "tok32.bin").write_bytes(files.pieces([(bytes([97 + n]), 0.0) for n in range(32)]))
+    with pytest.raises(ValueError, match=r"tiny.bin is damaged: tensor model.embed_tokens.weight has .* get it again$"):
+        load(path)
+
+
+def test_a_fetched_model_that_is_damaged_is_told_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHCRAM_CACHE", str(tmp_path))
+    hugging_face(fetch.folder("smollm2"), spoil=True)
+    with pytest.raises(
+        ValueError, match=r"^smollm2 is damaged: tensor .*; delete .*smollm2.* torchcram fetch smollm2$"
+    ):
+        load("smollm2")
+
+
+def hugging_face(folder, *, words=True, spoil=False):
+    """A small GPT-2, with a tokenizer or without."""
     from tokenizers import Tokenizer, models
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_positions=16, n_embd=8, n_layer=1, n_head=2)).eval()
-    model.save_pretrained(tmp_path)
-    made = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
-    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path)
+    if spoil:
+        model.transformer.wpe.weight.data[3, 3] = torch.inf
+    model.save_pretrained(folder)
+    if words:
+        made = Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+        PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
+    return model
+
+
+def test_a_folder_without_a_tokenizer_is_told(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    hugging_face(tmp_path / "gpt", words=False)
+    sizes = {"vocab_size": 5, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)).save_pretrained(tmp_path / "llama")
+    for name in ("gpt", "llama"):
+        with pytest.raises(ValueError, match=rf"{name} has no tokenizer that transformers can load, .*save_pretrained"):
+            load(tmp_path / name)
+
+
+def test_a_folder_that_lacks_weights_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    hugging_face(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights.pop("transformer.h.0.mlp.c_fc.weight")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"is no whole decoder: it has no weights for transformer.h.0.mlp.c_fc.weight"):
+        load(tmp_path)
+
+
+def test_logs_and_bars_of_libraries_are_not_shown_while_loading(tmp_path, monkeypatch):
+    import transformers
+    from huggingface_hub import utils as hub
+
+    logs = transformers.utils.logging
+    before = logs.get_verbosity(), hub.logging.get_verbosity()
+
+    def fail(name, **given):
+        for name in ("huggingface_hub.utils._http", "transformers.modeling_utils"):
+            assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
+        assert hub.are_progress_bars_disabled()
+        assert not logs.is_progress_bar_enabled()
+        raise OSError("no network.\nmore of it")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(ValueError, match=r"^gpt2 is neither a file nor a model that .*: no network. Give the name"):
+        load("gpt2")
+    assert (logs.get_verbosity(), hub.logging.get_verbosity()) == before
+    assert logs.is_progress_bar_enabled()
+    assert not hub.are_progress_bars_disabled()
+
+
+def test_a_hugging_face_folder_is_loaded(tmp_path):
+    model = hugging_face(tmp_path)
     loaded = load(tmp_path)
     assert loaded.tokenizer.encode("aba") == [2, 0]
     assert loaded.context == 16
+    assert loaded.vocabulary == 3
     ids = torch.tensor([[0, 1, 2]])
     torch.testing.assert_close(loaded.model(ids).logits, model(ids).logits)
 

@@ -45,6 +45,13 @@ def test_bad_files_are_told(tmp_path):
             text.documents(tmp_path / name)
 
 
+def test_files_that_are_not_there_are_told_in_a_sentence(tmp_path):
+    with pytest.raises(OSError, match=r"^there is no text file .*none.txt$"):
+        text.documents(tmp_path / "none.txt")
+    with pytest.raises(OSError, match=r"is a folder; give the text files in it one by one$"):
+        text.documents(tmp_path)
+
+
 def test_windows_stay_within_documents():
     documents = [text.Document("a", "abcdefg"), text.Document("b", "x"), text.Document("c", "hijklm")]
     found = text.windows(documents, Letters(), 3)

@@ -1,6 +1,7 @@
 """The page about baselines says what the result files say."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from torchcram.cli.main import app
 from torchcram.report import baselines
 from torchcram.report.comparison import groups
 from torchcram.report.comparison_words import verdicts
+from torchcram.report.recall_words import notes
 from torchcram.tasks import Srcd
 
 
@@ -73,8 +75,9 @@ def test_the_page_has_every_number():
         "| `mod` | capacity 12.5 % | 99.97 % | 99.96 % | 20 % | 10 % | – | – | – |",
         "| model | 0.0005 | 0.001 |",
         "| `cram` | 90 % (2 %) | **99.99 % (1.50 %)** |",
-        "| forgetting-mqar | `transformer` without rotary | – | 1 | 1,234,567 | 99.50 % | 100 % | 8 | 50 % | 0 % |",
-        "| mqar | `cram` | 3,000 | 1 | 1,234,567 | 100 % | 13 % | 1.04 | 6.50 % | 25 % |",
+        "| forgetting-mqar | `transformer` without rotary | – | 0.001 | 1 | 1,234,567 | 99.50 % | 100 % | 8 | 50 %"
+        " | 0 % |",
+        "| mqar | `cram` | 3,000 | 0.001 | 1 | 1,234,567 | 100 % | 13 % | 1.04 | 6.50 % | 25 % |",
     ]
     for line in expected:
         assert line in text.splitlines()
@@ -104,7 +107,59 @@ def test_many_commands_are_folded_away():
     assert "<details>" not in baselines.page(srcd, mqar)
     many = "\n".join(f"torchcram sweep {k}" for k in range(9))
     text = baselines.page({**srcd, "command": many}, mqar)
-    assert f"<details><summary>9 commands</summary>\n\n```sh\n{many}\n```\n\n</details>" in text
+    assert text.endswith(f"### SRCD\n\n<details><summary>9 commands</summary>\n\n```sh\n{many}\n```\n\n</details>\n")
+    assert text.count("[at the end](#commands)") == 2
+
+
+def test_it_says_what_the_table_of_mqar_does_not_show():
+    def mqar(what, model, accuracy, *, reads=1.0, task="mqar", **more):
+        return row(what, model, accuracy, reads, opt=0.125, task=task, **more)
+
+    plain = {"setting": "rotary=false, heads=1"}
+    rows = [
+        *(mqar("final", "transformer", x, seed=i, steps=8000, **plain) for i, x in enumerate((0.999, 0.998, 0.96))),
+        mqar("rate", "transformer", 0.97, seed=2, rate=2e-3, steps=8000, **plain),
+        mqar("final", "mamba", 0.0003, reads=0.0),
+        mqar("final", "jamba", 0.0003, setting="convolution=1", commit="old"),
+        mqar("final", "jamba", 0.995, setting="heads=1", rate=2e-3),
+        mqar("rate", "jamba", 0.0003, setting="heads=1"),
+        *(mqar("final", "cram", 0.999, reads=x, seed=i) for i, x in enumerate((0.125, 0.126, 0.5))),
+        *(mqar("final", "cram", 1.0, reads=x, seed=i, task="forgetting-mqar") for i, x in enumerate((0.2, 0.18, 0.5))),
+    ]
+    plainer, slow, stuck, shown, older, many = notes(rows)
+    assert plainer.startswith(
+        "`transformer` has neither rotary positions nor several heads here: these are its settings"
+    )
+    assert slow == (
+        "`transformer` on mqar stays below 99 % with seed 2, one of 3, whatever was tried: 8,000 steps at rate 0.001"
+        " 96 %, 8,000 steps at rate 0.002 97 %."
+    )
+    assert "never left chance: `mamba` (0.001 with 1 seed), `jamba` convolution=1 (0.001 with 1 seed)." in stuck
+    assert (
+        "not what such a model can hold; `jamba` heads=1, too, is at chance at 0.001, and at 99.50 % at 0.002" in shown
+    )
+    assert older.startswith(
+        "`jamba` convolution=1 is of commit old, when Jamba's attention had no short convolution yet"
+    )
+    assert many == (
+        "`cram` on forgetting-mqar reads more than is needed: 20 % in the median, 50 % with seed 2, where 12.50 %"
+        " would do."
+    )
+    assert notes([mqar("final", "cram", 0.999, reads=0.125)]) == []
+
+
+def test_the_test_that_a_note_names_is_there():
+    from tests.training import test_recall
+
+    (*_, told) = notes([row("final", "mamba", 0.0003, 0.0, task="mqar", opt=0.125)])
+    name = re.search(r"`(test_\w+)` in tests/training/test_recall.py", told).group(1)
+    assert hasattr(test_recall, name)
+
+
+def test_it_says_where_a_model_is_that_the_main_table_does_not_have():
+    assert "has no" not in baselines.page(*files(*ROWS))
+    text = baselines.page(*files(*ROWS, row("curve", "seqboat+cost", 0.7, 0.0, setting="cost=0.01")))
+    assert "The main table of SRCD has no `seqboat+cost`, run with one seed a setting: see [Quality" in text
 
 
 def test_it_says_who_solves_it_and_with_how_many_reads():
@@ -179,7 +234,7 @@ def test_it_begins_with_where_cram_is_not_ahead():
     for line in told:
         assert line in short
     line = next(line for line in text.splitlines() if line.startswith("| `transformer` | 1 |"))
-    assert line.endswith("| 1024.0 MiB | 100k | 7 | b |"), "times of the newest commit alone, and which it was"
+    assert line.endswith("| 1024.0 MiB | 200k | 5 | a |"), "times of the commit that most share, and which it was"
     smaller = cost("mod", "a", setting="capacity 12.5 %", forward_ms=30.0, state_bytes=2**19, **size)
     text = baselines.page(*files(*rows, smaller))
     assert "CRAM 3.0 MiB; less have `mod` capacity 12.5 % 512 KiB." in text

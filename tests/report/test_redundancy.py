@@ -48,23 +48,41 @@ def test_a_verdict_counts_layers_by_the_upper_end_of_an_interval():
     assert "tells 40 % (35 % to 45 %) of the variance" in told
     assert "R as the paper measures it is 0.5, the mean's alone 0.3" in told
     assert "in 4 of 10 layers, chosen on the other half of the text, it cost at most 1 % of the loss" in told
-    assert "(the mean, in 2 of the same order)" in told
+    assert "(the mean, put into layers in the same order, in 2)" in told
     assert told.endswith("in all layers, 2 (1.5 to 2.5) nats a token."), "on the whole text, not on a half of it"
 
 
 def test_a_verdict_says_no_more_than_was_measured():
     told = said(linear=((0.01,), (2.0,)), whole=(1.9,))
     assert "in 2 of 4 layers" in told
-    assert "(the mean, in none of the same order)" in told
+    assert "(the mean, put into layers in the same order, cost more than that in the first 2 already)" in told
     assert told.endswith("1.9 nats a token. This text is too short to tell how sure the costs are.")
+    given = [{**row, "count": row["count"] // 2} if "count" in row else row for row in rows(linear=((0.01,), (2.0,)))]
+    assert "in the same order, cost more than that in the first already)" in report.verdict(given)
     told = said(linear=((0.01,), (2.0,)))
     assert told.endswith("2.5) nats a token. Half of this text is too short to tell how sure the number of layers is.")
     told = said(linear=((0.02, -0.1, 0.5), (2.0, 1.5, 2.5)))
-    assert "even in 2 of 4 layers it may cost more than 1 % of the loss; in all" in told
+    assert "even in 2 of 4 layers, chosen on the other half of the text, it cost 0.7 % (-3.3 % to 16.7 %)" in told
+    assert "of the loss, which may be more than 1 %; in all" in told
+    told = said(linear=((0.06, 0.045, 0.09), (2.0, 1.5, 2.5)))
+    assert "it cost 2 % (1.5 % to 3 %) of the loss, which is more than 1 %; in all" in told
     assert "tells nothing of the variance" in said(linear=((0.01,), (2.0,)), r2=-0.1)
     too_little = "some: too little was measured for a verdict; give more text, and more --tested-tokens."
     assert said(linear=()) == too_little
     assert said(linear=((0.1,),), r2=None) == too_little
+
+
+@pytest.mark.parametrize(("loss", "hardly"), [(3.0, False), (4.1, False), (4.2, True), (6.0, True)])
+def test_a_model_that_hardly_predicts_a_text_is_told_of(loss, hardly):
+    given = [*rows(linear=((0.01,), (2.0,))), {"what": "loss", "loss": loss}]
+    told = f"The model's own loss on this text is {loss:g} nats a token"
+    assert report.own_loss(given) == f"{told}.", "earlier files do not tell the vocabulary"
+    assert "hardly" not in report.verdict(given)
+    given[0]["vocabulary"] = 100  # ln 100 = 4.605
+    assert report.own_loss(given) == f"{told}; a uniform guess over its vocabulary costs 4.61."
+    words = f" But the model hardly predicts this text: its loss is {loss:g}, a guess costs 4.61, so costs say little."
+    assert (words in report.verdict(given)) == hardly
+    assert report.own_loss(rows(linear=())) == ""
 
 
 def test_the_control_stands_beside_the_model():

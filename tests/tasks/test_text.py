@@ -57,7 +57,7 @@ def test_loss_and_metrics(texts):
 
 
 def test_bad_files_are_told(texts, tmp_path):
-    with pytest.raises(ValueError, match=r"task.held_out = .*none.txt' is not possible; allowed: a text file"):
+    with pytest.raises(ValueError, match=r"task.held_out = .*none.txt': there is no such file; give a text file"):
         tasks.make("text", train=texts["train"], held_out=str(tmp_path / "none.txt"))
     with pytest.raises(
         ValueError, match=r"task.train = '' is not possible; allowed: a text file: --set task.train=FILE"

@@ -24,6 +24,15 @@ def test_queries_read_and_others_do_not():
 
 
 @pytest.mark.slow
+def test_a_state_space_holds_a_few_bindings():
+    settings = {"length": 20, "pairs": 3, "vocabulary": 32}
+    changes = {**QUICK, "steps": 400}
+    (report,) = Trainer(configure("mqar", "tiny", name="mamba", settings=settings, changes=changes)).run()
+    assert report.evaluation.metrics["accuracy"] >= 0.99
+    assert report.evaluation.ledger.to_dict()["reads"] == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "noise", "steps", "most"),
     [

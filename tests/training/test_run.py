@@ -28,6 +28,15 @@ def test_a_folder_holds_one_run(tmp_path):
             folder.begin(config)
 
 
+def test_a_file_is_no_place_for_a_run(tmp_path):
+    (tmp_path / "notes.md").write_text("")
+    for path in (tmp_path / "notes.md", tmp_path / "notes.md" / "run"):
+        with pytest.raises(ValueError, match=r"notes.md is a file; runs are kept in folders"):
+            RunFolder(path).check_new()
+    RunFolder(tmp_path / "new" / "run").check_new()
+    assert not (tmp_path / "new").exists()
+
+
 def test_metrics_survive_a_crash_and_a_resume(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.metrics() == []

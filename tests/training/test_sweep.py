@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from torchcram.cli.main import app
+from torchcram.cli.sweep import _told
 from torchcram.cli.worker import _tidy
 from torchcram.training.run import RunFolder
 from torchcram.training.sweep import Worker, jobs
@@ -73,6 +74,40 @@ def test_runs_are_made_once_and_told_in_one_table(tmp_path):
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")}
     assert sweep(tmp_path / "runs", *words).exit_code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.json")} == kept
+
+
+def row(accuracy, reads, **more):
+    return {"accuracy": accuracy, "reads": reads, "accuracy_recurring": None, "accuracy_novel": accuracy, **more}
+
+
+def test_the_table_fits_and_tells_of_seeds(tmp_path):
+    every = jobs("mqar", tmp_path, {"model": ["transformer", "cram"], "optimizer.rate": ["2e-3"], "seed": list("012")})
+    counts = {"pairs": 1.0, "steps": 12_000, "parameters": 2_714_271, "seconds": 12_345.6}
+    accuracies = (0.9996, 0.9995, 0.9694, 1.0, 0.99)
+    rows = {job.folder.name: row(x, 1 - x, **counts) for job, x in zip(every, accuracies, strict=False)}
+    lines = list(_told(every, rows, 80))
+    assert lines == [
+        "model        rate  seed  accuracy  reads    novel    pairs    secs  params",
+        "transformer  2e-3  0       99.96%  0.04%   99.96%  100.00%  12,346   2.71M",
+        "transformer  2e-3  1       99.95%  0.05%   99.95%  100.00%  12,346   2.71M",
+        "transformer  2e-3  2       96.94%  3.06%   96.94%  100.00%  12,346   2.71M",
+        "cram         2e-3  0      100.00%  0.00%  100.00%  100.00%  12,346   2.71M",
+        "cram         2e-3  1       99.00%  1.00%   99.00%  100.00%  12,346   2.71M",
+        "cram         2e-3  2            –      –        –        –       –       –",
+        "no room for steps: --json FILE has all",
+        "",
+        "median of the seeds, and the worst:",
+        "model        rate  seeds  accuracy   worst  reads   most",
+        "transformer  2e-3      3    99.95%  96.94%  0.05%  3.06%",
+        "cram         2e-3      2    99.50%  99.00%  0.50%  1.00%",
+    ]
+    assert "steps" in next(_told(every, rows, 100))
+    assert "recur" not in next(_told(every, rows, 100)), "it is empty"
+    one = jobs("mqar", tmp_path, {"seed": ["0"]})
+    assert list(_told(one, {"seed=0": row(0.5, 1.0)}, 80)) == [
+        "seed  accuracy    reads   novel",
+        "0       50.00%  100.00%  50.00%",
+    ]
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):

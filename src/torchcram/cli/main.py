@@ -68,7 +68,11 @@ def train(
         str | None, typer.Option(help="Size of the model: tiny (default), small, medium, paper, large.")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="adaptive (default), or paper: the paper's recipe to the letter.")
+        str | None,
+        typer.Option(
+            help="adaptive (default): learn to read, then give reads up; paper: the paper's recipe to the letter; "
+            "plain: learn the task alone (always so for baselines and working)."
+        ),
     ] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers; for GPUs.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Matrix products in bfloat16; for GPUs.")] = False,

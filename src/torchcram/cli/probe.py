@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from torchcram.results import Row
 
 _WINDOW = 1024
 _FIRST = 16  # windows of a text, from its beginning, whose perplexity tells whether a model was loaded right
+_MOST = 700.0  # nats: of more, the perplexity is no number
 _OF_THE_LAST = ("head", "penalty", "order")  # rows that earlier steps of a run are not shown by
 _LETTERS = 32  # more than a token has, on average
 
@@ -55,6 +57,7 @@ def run(
     device: str,
 ) -> None:
     """Find out how much of models' attention can be told without attending; write rows and a page to a folder."""
+    _usable(out)
     if bf16 and tf32:
         raise ValueError("--bf16 and --tf32 exclude each other; tf32 is the more exact of the two")
     prepare(device, tf32=tf32)
@@ -75,6 +78,8 @@ def run(
         config = asked if len(stages) == 1 else replace(asked, control_tokens=0)
         for step in stages:
             started = time.monotonic()
+            if step is None:
+                say(f"loading {name}")
             with _room(device, f"to hold {name}; use --device cpu, or a smaller model"):
                 loaded = load(name, step=step, device=device)
                 if bf16:
@@ -117,8 +122,21 @@ def run(
             report.over_training(mine) if at is not None else (report.HEADS, report.groups(mine, intervals=False))
         )
         console.print(_table(heads, lines))
-        console.print(report.verdict(report.last(mine)), soft_wrap=True)
+        final = report.last(mine)
+        console.print(" ".join(filter(None, (report.verdict(final), report.own_loss(final)))), soft_wrap=True)
     say(f"{out / 'redundancy.json'}, {out / 'report.html'}")
+
+
+def _usable(out: Path) -> None:
+    """Told before anything is measured: a place where no folder can be, or nothing written."""
+    there = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out {out} cannot be a folder: {there} is a file; choose another folder for the results")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--out {out} is not possible: {there} cannot be written to; choose another folder")
+    for name in ("redundancy.json", "report.html"):
+        if (out / name).is_dir():
+            raise ValueError(f"--out {out} is not possible: {out / name} is a folder; choose another")
 
 
 def _write(path: Path, rows: Sequence[Row], seed: int, device: str, *, over_training: bool) -> None:
@@ -143,12 +161,17 @@ def _steps(model: str, at: str) -> list[int]:
 def _first(
     loaded: Pretrained, text: str, first: Windows, tokens: int, batch: int, device: str, say: Callable[[str], None]
 ) -> Row:
-    """Perplexity at the beginning of a text, which others may have measured too."""
+    """Perplexity at the beginning of a text, which others may have measured too; damage of weights may show here."""
     some = first[torch.arange(min(_FIRST, len(first), max(1, tokens // first.tokens.shape[1])))]
     loss = float(function.Tester(loaded.model, [], some, batch=batch, device=device).loss().mean())
+    if not loss < _MOST:
+        raise ValueError(
+            f"{loaded.name} predicts nothing: its loss on {text} is {loss:.4g} nats a token; its weights may be "
+            "damaged: get it again"
+        )
     say(
-        f"{text}: perplexity {math.exp(loss):.2f} ({loss:.4f} nats a token) on its first {len(some)} windows of "
-        f"{some.tokens.shape[1]:,}"
+        f"{text}: perplexity {math.exp(loss):.2f} ({loss:.4f} nats a token, a guess {math.log(loaded.vocabulary):.4f}) "
+        f"on its first {len(some)} windows of {some.tokens.shape[1]:,}"
     )
     told = {"windows": len(some), "loss": loss, "perplexity": math.exp(loss)}
     return {"what": "first windows", "text": text, "model": loaded.name, **told}
@@ -182,6 +205,7 @@ def _about(loaded: Pretrained, train: Windows, text: str, held: Windows, tf32: b
         "train_tokens": train.tokens.numel(),
         "eval_tokens": held.tokens.numel(),
         "documents": len(set(held.owner.tolist())),
+        "vocabulary": loaded.vocabulary,
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "dtype": "tf32" if tf32 else str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
     }
@@ -195,7 +219,7 @@ class _Cut(NamedTuple):
     held: dict[str, Windows]
     """To judge on, by text."""
     first: dict[str, Windows]
-    """The beginnings of files to judge on, as they are."""
+    """The beginnings of these: of files, as they are; of parts that were kept apart, their first windows."""
 
 
 class _Texts:
@@ -219,8 +243,9 @@ class _Texts:
         """As tokens, in windows; those of bytes are the same for every model."""
         if isinstance(tokenizer, Bytes) and self._bytes is not None and self._bytes[0] == length:
             return self._bytes[1]
-        held = {name: windows(some, tokenizer, length, self.held, self.seed) for name, some in self.others.items()}
-        first = {}
+        whole = {name: windows(some, tokenizer, length) for name, some in self.others.items()}
+        held = {name: every.some(self.held, self.seed) for name, every in whole.items()}
+        first = {name: every[torch.arange(min(_FIRST, len(every)))] for name, every in whole.items()}
         for path in self.judged:
             beginning = read(path)[: _FIRST * _LETTERS * length]
             first[path.name] = windows([Document(path.name, beginning)], tokenizer, length)

@@ -18,6 +18,7 @@ from torchcram.training.distributed import launched
 from torchcram.training.loop import Trainer
 from torchcram.training.run import RunFolder
 from torchcram.training.settings import configure
+from torchcram.training.start import load_layers
 from torchcram.training.stopping import stopping_signals
 
 
@@ -51,13 +52,18 @@ def run(
                 config = folder.config
                 _agrees(config, task, model, preset, schedule, changes)
             else:
+                folder.check_new()
                 config = configure(task, changes, preset=preset, schedule=schedule, model=model)
             world.check(config)
+        trainer = Trainer(config, say=lambda text: console.print(f"[yellow]{text}"), world=world)
+        if config.start.run and not resume:  # once more when it starts: here, to refuse layers that do not fit
+            load_layers(trainer.model, config.start.run, world)
+        # Nothing is written before all of that was possible: the corrected command can use the same folder.
+        with world.together():
             if world.first:
                 stack.enter_context(folder)
                 if not resume:
                     folder.begin(config)
-        trainer = Trainer(config, say=lambda text: console.print(f"[yellow]{text}"), world=world)
         # Without a checkpoint the run was stopped before its first: it starts again.
         if resume and not trainer.restore(folder.checkpoints):
             console.print(f"{out} has no checkpoint yet: starting from the first step", soft_wrap=True)

@@ -56,7 +56,8 @@ class Gguf(Mapping[str, Array]):
         shape, kind, begin = self.places[name]
         blocks = math.prod(shape) // kind.weights
         raw = np.frombuffer(self.data, dtype=np.uint8, count=blocks * kind.size, offset=begin)
-        return kind.decode(raw.reshape(blocks, kind.size)).reshape(shape)
+        with np.errstate(over="ignore", invalid="ignore"):  # damage shows in the numbers, where it is looked for
+            return kind.decode(raw.reshape(blocks, kind.size)).reshape(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
@@ -70,19 +71,25 @@ def read(path: str | os.PathLike[str]) -> Gguf:
     file = Path(path)
     with file.open("rb") as handle:
         if handle.read(4) != _MAGIC:
-            raise ValueError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}")
+            raise ValueError(
+                f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}; get it again, or give "
+                "another file"
+            )
         data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
     try:
         return _read(file, data)
     except (struct.error, UnicodeDecodeError, OverflowError) as error:
-        raise ValueError(f"{file} is damaged or cut short ({error}); fetch it again") from error
+        raise ValueError(f"{file} is damaged or cut short: its header cannot be read; get it again") from error
 
 
 def _read(path: Path, data: mmap.mmap) -> Gguf:
     reader = _Reader(data, len(_MAGIC))
     version = reader.scalar("I")
     if version not in _VERSIONS:
-        raise ValueError(f"{path} is of GGUF version {version}; known: {', '.join(map(str, _VERSIONS))}")
+        raise ValueError(
+            f"{path} is of GGUF version {version}; known: {', '.join(map(str, _VERSIONS))}. If it is damaged, get it "
+            "again; else give the model as a Hugging Face folder"
+        )
     tensors, entries = reader.scalar("Q"), reader.scalar("Q")
     metadata = {}
     for _ in range(entries):
@@ -95,18 +102,21 @@ def _read(path: Path, data: mmap.mmap) -> Gguf:
         number, offset = reader.scalar("I"), reader.scalar("Q")
         if number not in _KINDS:
             known = ", ".join(kind.name for kind in _KINDS.values())
-            raise ValueError(f"{path}: {name} is written in a way (type {number}) that is not known; known: {known}")
+            raise ValueError(
+                f"{path}: {name} is written in a way (type {number}) that is not known; known: {known}. "
+                "Get it written in one of these, or as a Hugging Face folder"
+            )
         found.append((name, shape, _KINDS[number], offset))
     align = metadata.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1:
-        raise ValueError(f"{path} is damaged: its alignment is {align!r}; fetch it again")
+        raise ValueError(f"{path} is damaged: its alignment is {align!r}; get it again")
     begin = math.ceil(reader.at / align) * align
     places = {}
     for name, shape, kind, offset in found:
         count = math.prod(shape)
         size = count // kind.weights * kind.size
         if not shape or shape[-1] % kind.weights or begin + offset + size > len(data):
-            raise ValueError(f"{path} is damaged or cut short: {name} {list(shape)} is not whole; fetch it again")
+            raise ValueError(f"{path} is damaged or cut short: {name} {list(shape)} is not whole; get it again")
         places[name] = _Place(shape, kind, begin + offset)
     return Gguf(path, metadata, places, data)
 

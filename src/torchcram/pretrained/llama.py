@@ -95,7 +95,9 @@ _IN_GGUF = {
 def from_llama2c(path: str | os.PathLike[str]) -> tuple[Shape, dict[str, Tensor]]:
     """A file of llama2.c: seven numbers, then the weights."""
     data = Path(path).read_bytes()
-    damaged = ValueError(f"{path} is damaged, or not a llama2.c file")
+    damaged = ValueError(
+        f"{path} is damaged, or not a llama2.c file; get it again, or give a .gguf file or a Hugging Face folder"
+    )
     if len(data) < 28:
         raise damaged
     width, inner, layers, heads, shared, vocabulary, context = struct.unpack_from("<7i", data)
@@ -150,7 +152,7 @@ def from_gguf(file: Gguf) -> tuple[Shape, dict[str, Tensor]]:
     def told(name: str, default: Any = None) -> Any:
         found = file.metadata.get(f"llama.{name}", default)
         if found is None:
-            raise ValueError(f"{file.path} is damaged: it does not say llama.{name}")
+            raise ValueError(f"{file.path} is damaged: it does not say llama.{name}; get it again")
         return found
 
     if file.metadata.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:

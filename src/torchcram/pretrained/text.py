@@ -33,6 +33,12 @@ def read(path: str | os.PathLike[str]) -> str:
     """All of a text file, which may be packed as `.xz`."""
     try:
         return unpacked(path).decode("utf-8")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no text file {os.fspath(path)}") from error
+    except IsADirectoryError as error:
+        raise IsADirectoryError(f"{os.fspath(path)} is a folder; give the text files in it one by one") from error
+    except OSError as error:
+        raise OSError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{os.fspath(path)} is not text in UTF-8: {error}") from error
 

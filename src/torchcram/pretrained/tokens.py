@@ -110,9 +110,9 @@ def read_pieces(path: str | os.PathLike[str], size: int) -> Pieces:
             scores.append(score)
             at += 8 + length
     except struct.error as error:
-        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces") from error
+        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces; get it again") from error
     if at != len(data):
-        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces")
+        raise ValueError(f"{path} is damaged, or not a vocabulary of {size} pieces; get it again")
     return Pieces(pieces, scores)
 
 
@@ -160,7 +160,7 @@ def from_gguf(file: Gguf) -> Merges:
         pairs = [tuple(merge.split(" ", 1)) for merge in told["tokenizer.ggml.merges"]]
         tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
     except Exception as error:  # the library's own are of no other kind
-        raise ValueError(f"{file.path} has a damaged tokenizer ({error}); fetch it again") from error
+        raise ValueError(f"{file.path} has a damaged tokenizer ({error}); get it again") from error
     digits = [pre_tokenizers.Digits(individual_digits=True)] if before in _DIGITS_APART else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -168,6 +168,8 @@ def from_gguf(file: Gguf) -> Merges:
     if first is not None:
         word = tokenizer.id_to_token(first)
         if word is None:
-            raise ValueError(f"{file.path} is damaged: texts begin with the token {first}, which it has not")
+            raise ValueError(
+                f"{file.path} is damaged: texts begin with the token {first}, which it has not; get it again"
+            )
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{word} $A", special_tokens=[(word, first)])
     return Merges(tokenizer, first)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchcram.report.comparison import Costs, Group, Row, costs, groups, share, size, thousands
-from torchcram.report.comparison_words import stuck, summary, verdicts
-from torchcram.report.markdown import source, table
+from torchcram.report.comparison_words import summary, verdicts
+from torchcram.report.markdown import commands, place, table
+from torchcram.report.recall_words import notes
 from torchcram.report.words import plain
 from torchcram.results import ROUTED
 
@@ -43,7 +44,7 @@ built: docs/decisions/013-baselines.md.
 {about}
 
 All have the inputs and outputs that CRAM has, see Δτ, are trained by the same loop, and have as many parameters where a
-table does not say otherwise.
+table does not say otherwise.{elsewhere}
 
 ## Sanity: recall of what was bound in the same sequence (MQAR)
 
@@ -51,8 +52,11 @@ table does not say otherwise.
 
 {mqar}
 
+Accuracy and reads: median of the seeds, and the worst in brackets. Rate: of learning. Pairs and index: as below.
 Nothing recurs from one sequence to the next, so nothing can be learned by heart: every query needs a read, or a state
-that holds all bindings.{mqar_notes}
+that holds all bindings.
+
+{mqar_notes}
 
 ## SRCD
 
@@ -65,8 +69,9 @@ likewise. Pairs: in units of dense attention's; index: comparisons of CRAM's con
 Writes: positions that can be looked back at, mean over layers that keep any. State: of one sequence, after
 {state_length} positions. Speed: of a training step, and of a forward pass of a batch, each timed alone on the GPU,
 {compiled}, on a run with the same model and setting but perhaps another learning rate, seed or number of steps (the
-commands tell). Of a model that was timed at several commits the newest counts (`timed at`); from one version and day to
-another times differ by up to a half, so compare what was timed at the same commit.
+commands tell). From one version and day to another times differ by up to a half, so compare what was timed at the same
+commit (`timed at`): of a model that was timed at several, the one counts here that most models were timed at, if it is
+among them, and else the newest.
 
 ### Who solves it
 
@@ -89,6 +94,18 @@ say otherwise. Near the share of recurring queries (70 to 71 %) nothing was lear
 are noise.
 
 {rates}
+
+## Commands
+
+Those behind the result files, in the order in which their rows were collected.
+
+### MQAR
+
+{mqar_commands}
+
+### SRCD
+
+{srcd_commands}
 """
 
 
@@ -131,7 +148,10 @@ def page(srcd: Row, mqar: Row) -> str:
         about=table(("model", "what it is"), ([f"`{name}`", about] for name, about in ABOUT.items())),
         mqar_setting=_setting(mqar),
         mqar=_mqar_table(groups(mqar["rows"], "final")),
-        mqar_notes=f" {notes}" if (notes := stuck(mqar["rows"])) else "",
+        mqar_notes=_listed(notes(mqar["rows"])),
+        elsewhere=_elsewhere(finals, curve),
+        mqar_commands=commands(mqar),
+        srcd_commands=commands(srcd),
         srcd_setting=_setting(srcd),
         srcd=_srcd_table(finals, cost),
         verdicts=_listed(verdicts(finals, curve)),
@@ -145,7 +165,19 @@ def _listed(lines: Iterable[str]) -> str:
 
 
 def _setting(data: Row) -> str:
-    return f"{data['setting']} {source(data)}"
+    return f"{data['setting']} {place(data)} The commands are [at the end](#commands)."
+
+
+def _elsewhere(finals: Sequence[Group], curve: Sequence[Group]) -> str:
+    """Where models are that the main table does not have."""
+    there = {group.model for group in finals}
+    missing = dict.fromkeys(f"`{group.model}`" for group in curve if group.model not in there)
+    if not missing:
+        return ""
+    return (
+        f" The main table of SRCD has no {', '.join(missing)}, run with one seed a setting:"
+        " see [Quality against reads](#quality-against-reads)."
+    )
 
 
 def _mqar_table(finals: Sequence[Group]) -> str:
@@ -155,6 +187,7 @@ def _mqar_table(finals: Sequence[Group]) -> str:
             group.rows[0]["task"],
             group.name,
             _count(group.rows[0].get("steps")),
+            ", ".join(f"{rate:g}" for rate in sorted({row["rate"] for row in group.rows})),
             str(len(group.rows)),
             f"{group.rows[0]['parameters']:,}",
             _accuracy(group, "accuracy"),
@@ -164,7 +197,10 @@ def _mqar_table(finals: Sequence[Group]) -> str:
             share(group.median("compared") or 0.0),
         ]
 
-    heads = ("task", "model", "steps", "seeds", "parameters", "accuracy", "reads", "reads ÷ queries", "pairs", "index")
+    heads = (
+        *("task", "model", "steps", "rate", "seeds", "parameters", "accuracy", "reads", "reads ÷ queries", "pairs"),
+        "index",
+    )
     return table(heads, map(line, finals))
 
 

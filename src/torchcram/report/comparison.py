@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,14 +80,17 @@ class Cost:
 
     rows: Sequence[Row]
     """All that was measured, the newest last."""
+    shared: str = ""
+    """The commit that most models were timed at."""
 
     @property
     def commit(self) -> str:
-        """The newest that it was timed at."""
-        return str(self.rows[-1]["commit"])
+        """Where its times are from: the commit that most models share, so that they can be compared, or the newest."""
+        mine = [str(row["commit"]) for row in self.rows]
+        return self.shared if self.shared in mine else mine[-1]
 
     def speed(self, key: str, commit: str | None = None) -> float | None:
-        """A time or speed at one commit, by default the newest; None if there is none."""
+        """A time or speed at one commit, by default `commit`; None if there is none."""
         commit = self.commit if commit is None else commit
         values = [row[key] for row in self.rows if row["commit"] == commit and row.get(key) is not None]
         return statistics.median(values) if values else None
@@ -107,7 +111,9 @@ def costs(rows: Iterable[Row]) -> Costs:
     for row in rows:
         if row["what"] == "cost":
             found.setdefault((row["model"], _without_steps(row["setting"])), []).append(row)
-    return {key: Cost(rows=each) for key, each in found.items()}
+    timed = Counter(commit for each in found.values() for commit in dict.fromkeys(str(row["commit"]) for row in each))
+    shared = max(timed, key=lambda commit: timed[commit], default="")
+    return {key: Cost(rows=each, shared=shared) for key, each in found.items()}
 
 
 def called(model: str, setting: str) -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from torchcram.report.comparison import SOLVED, Costs, Group, Row, called, groups, share, size, thousands
+from torchcram.report.comparison import SOLVED, Costs, Group, called, share, size, thousands
 from torchcram.report.words import plain
-
-CHANCE = 0.01
-"""Accuracy on MQAR below which a model has learned nothing: its values are thousands."""
 
 
 def summary(finals: Sequence[Group], curve: Sequence[Group], costs: Costs, state_length: str) -> list[str]:
@@ -101,7 +98,7 @@ def _no_more(group: Group, ours: Group) -> str | None:
 def _with_seeds(group: Group, finals: Sequence[Group]) -> str:
     """Its name, and how many seeds it has if others have more."""
     count, most = len(group.rows), max(len(other.rows) for other in finals)
-    return group.name if count == most else f"{group.name} ({_seeds(count)})"
+    return group.name if count == most else f"{group.name} ({counted(count)})"
 
 
 def _fails(group: Group) -> str:
@@ -115,21 +112,6 @@ def _fails(group: Group) -> str:
     return f"{group.name} ({novel}; {len(group.solved)} of {len(group.rows)} seeds do, with reads of {reads})"
 
 
-def stuck(rows: Sequence[Row]) -> str:
-    """Who learned nothing of MQAR, at which rates: that says nothing about what it can hold."""
-    tried: dict[tuple[str, str, str], list[Row]] = {}
-    for what in ("final", "rate"):
-        for group in groups(rows, what):
-            tried.setdefault((group.rows[0]["task"], group.model, group.setting), []).extend(group.rows)
-    found = []
-    for (_, model, setting), mine in tried.items():
-        if all(row["accuracy"] < CHANCE for row in mine):
-            seeds = {rate: sum(row["rate"] == rate for row in mine) for rate in sorted({row["rate"] for row in mine})}
-            told = ", ".join(f"{rate:g} with {_seeds(count)}" for rate, count in seeds.items())
-            found.append(f"{called(model, setting)} ({told})")
-    said = "In its steps, and at each learning rate that was tried, this never left chance"
-    return f"{said}: {', '.join(found)}." if found else ""
-
-
-def _seeds(count: int) -> str:
+def counted(count: int) -> str:
+    """So many seeds."""
     return f"{count} seed{'s' if count > 1 else ''}"

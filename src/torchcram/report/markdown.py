@@ -15,9 +15,17 @@ def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def source(data: Mapping[str, Any]) -> str:
-    """What a result file says of where it comes from; many commands are folded away."""
+    """What a result file says of where it comes from."""
+    return f"{place(data)}\n\n{commands(data)}"
+
+
+def place(data: Mapping[str, Any]) -> str:
+    """The machine, and the version of the code."""
+    return f"{data['machine']}; commit {data['commit']}."
+
+
+def commands(data: Mapping[str, Any]) -> str:
+    """The commands of a result file; many are folded away."""
     count = len(data["command"].splitlines())
-    commands = f"```sh\n{data['command']}\n```"
-    if count > _SHOWN:
-        commands = f"<details><summary>{count} commands</summary>\n\n{commands}\n\n</details>"
-    return f"{data['machine']}; commit {data['commit']}.\n\n{commands}"
+    told = f"```sh\n{data['command']}\n```"
+    return told if count <= _SHOWN else f"<details><summary>{count} commands</summary>\n\n{told}\n\n</details>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -28,6 +29,12 @@ LADDER = {
 
 CHEAP = 0.01
 """Of the loss: what more it may be for attention to count as replaceable."""
+
+SLIGHT = 0.001
+"""Of the loss: what the mean must clearly cost over training for shares of it to be told."""
+
+GUESSED = 0.9
+"""Of what a guess costs: from this loss on, a model hardly predicts a text."""
 
 HEADS = (
     *("layers", "R as printed", "the mean's R", "excess R", "centred R²", "cosine"),
@@ -86,11 +93,33 @@ def over_training(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]
         assert linear is not None
         assert mean is not None
         loss = next(row["loss"] for row in mine if row["what"] == "loss")
-        whole = growing(mine, "linear", "first to last")[-1]
+        whole, without = (growing(mine, name, "first to last")[-1] for name in ("linear", "mean"))
+        saved = whole["recovered"] if costly(without) else None
         reads = next((row["reads"] for row in mine if row["what"] == "reads"), None)
-        cells = [loss, linear["printed"], mean["printed"], linear["r2"], whole["loss"], whole["recovered"]]
+        cells = [loss, linear["printed"], mean["printed"], linear["r2"], whole["loss"], saved]
         lines.append([f"{step:,}", *map(plain, cells), percent(reads)])
     return heads, lines
+
+
+def costly(mean: Row) -> bool:
+    """Whether the mean clearly costs more than next to nothing, so that one can speak of shares of it."""
+    return (mean["cost_low"] or 0.0) > SLIGHT * float(mean["intact"])
+
+
+def own_loss(rows: Sequence[Row]) -> str:
+    """Of the model as it is, beside that of a guess; nothing if it was not measured."""
+    intact, guess = _intact(rows)
+    if intact is None:
+        return ""
+    told = f"The model's own loss on this text is {plain(intact)} nats a token"
+    return f"{told}; a uniform guess over its vocabulary costs {plain(guess)}." if guess is not None else f"{told}."
+
+
+def _intact(rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """Nats a token with all attention in place, and of a uniform guess; earlier files do not tell the vocabulary."""
+    intact = next((float(row["loss"]) for row in rows if row["what"] == "loss"), None)
+    words = next((row.get("vocabulary") for row in rows if row["what"] == "about"), None)
+    return intact, math.log(words) if words else None
 
 
 def verdict(rows: Sequence[Row]) -> str:
@@ -106,20 +135,42 @@ def verdict(rows: Sequence[Row]) -> str:
     count, other = (_cheap(growing(rows, key)) for key in ("linear", "mean"))
     if count:
         least = f"in {count} of {layers} layers, chosen on the other half of the text, it cost at most 1 % of the loss"
-        least += f" (the mean, in {other or 'none'} of the same order)"
+        same = "the mean, put into layers in the same order,"
+        if other:
+            least += f" ({same} in {other})"
+        else:
+            few = several[0]["count"]
+            least += f" ({same} cost more than that in the first{f' {few}' if few > 1 else ''} already)"
     else:
-        least = f"even in {several[0]['count']} of {layers} layers it may cost more than 1 % of the loss"
+        cost = several[0]
+        sure_of_it = cost["cost_low"] is None or cost["cost_low"] > CHEAP * cost["intact"]
+        least = (
+            f"even in {cost['count']} of {layers} layers, chosen on the other half of the text, it cost "
+            f"{_of_loss(cost)} of the loss, which {'is' if sure_of_it else 'may be'} more than 1 %"
+        )
     sure = ""
+    intact, guess = _intact(rows)
+    if intact is not None and guess is not None and intact >= GUESSED * guess:
+        sure = (
+            f" But the model hardly predicts this text: its loss is {plain(intact)}, a guess costs {plain(guess)}, so "
+            "costs say little."
+        )
     if whole["cost_low"] is None:
-        sure = " This text is too short to tell how sure the costs are."
+        sure += " This text is too short to tell how sure the costs are."
     elif several[-1]["cost_low"] is None:
-        sure = " Half of this text is too short to tell how sure the number of layers is."
+        sure += " Half of this text is too short to tell how sure the number of layers is."
     return (
         f"{name}, on {about['text']}: a linear map of what goes into attention tells {variance(linear)} of the "
         f"variance of what comes out; R as the paper measures it is {plain(linear['printed'])}, the mean's alone "
         f"{plain(mean['printed'])}. Instead of attention {least}; in all layers, {between(whole, 'cost')} nats a "
         f"token.{sure}"
     )
+
+
+def _of_loss(row: Row) -> str:
+    """What a replacement costs, as a share of the loss."""
+    shares = {key: None if row[key] is None else row[key] / row["intact"] for key in ("cost", "cost_low", "cost_high")}
+    return between(shares, "cost", lambda value: percent(value, 1))
 
 
 def _cheap(several: Sequence[Row]) -> int:
@@ -148,8 +199,8 @@ def _part(every: Sequence[Row]) -> list[str]:
     lead = (
         f"{about['model']}{noted}. Probes learned from {about['train_tokens']:,} tokens of {about['learned_from']}, "
         "judged on "
-        f"{about['eval_tokens']:,} of {about['documents']} documents, windows of {about['window']:,}."
-    )
+        f"{about['eval_tokens']:,} of {about['documents']} documents, windows of {about['window']:,}. {own_loss(rows)}"
+    ).rstrip()
     _, _, said = verdict(rows).partition(": ")
     return [
         f'<header class="text"><p class="kicker">torchcram probe</p>'

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchcram.report.markdown import source, table
-from torchcram.report.redundancy import LADDER, between, growing, last, parts, pick, verdict
+from torchcram.report.redundancy import LADDER, SLIGHT, between, costly, growing, last, own_loss, parts, pick, verdict
 from torchcram.report.redundancy_words import changes, compared, copying, function, inflation, one, stage, stages_of
 from torchcram.report.words import duration, percent, plain
 
@@ -15,8 +16,8 @@ Row = Mapping[str, Any]
 GROUPS = ("early", "middle", "late", "overall")
 
 PAPER: Mapping[str, Sequence[str]] = {
-    "GPT-2, 124M (paper)": ("0.77", "0.97", "0.79", "0.84"),
-    "GPT-2, 355M (paper)": ("0.87", "0.99", "0.9", "0.92"),
+    "R of GPT-2, 124M (paper)": ("0.77", "0.97", "0.79", "0.84"),
+    "R of GPT-2, 355M (paper)": ("0.87", "0.99", "0.9", "0.92"),
 }
 """R of early, middle, late and all layers, as printed."""
 
@@ -96,14 +97,15 @@ def _about(texts: Sequence[Sequence[Row]]) -> str:
         f"float64. Probes learned from {told['train_tokens']:,} tokens of `{told['learned_from']}` in windows of "
         f"{told['window']:,}, once for all texts below: of one of another kind, probes that learned from its like "
         f"might tell more.{_control(told)} The mean is that of the text that is judged on; the mean at a position, or "
-        f"for a token, of the text that was learned from. All of it took {_took(texts)}."
+        f"for a token, of the text that was learned from. All of it took {_took(texts)}. Layers are counted "
+        "from 1."
     ]
     for rows in texts:
         about, begin = one(rows, "about"), next((row for row in rows if row["what"] == "first windows"), None)
         line = f"- `{about['text']}`: {about['eval_tokens']:,} tokens of {about['documents']} documents"
         if begin is not None:
             line += f"; perplexity {begin['perplexity']:.2f} on its first {begin['windows']} windows"
-        lines.append(f"{line}.")
+        lines.append(f"{line}. {own_loss(rows)}".rstrip())
     return "\n".join([lines[0], "", *lines[1:]])
 
 
@@ -134,7 +136,8 @@ def _text(rows: Sequence[Row]) -> str:
         "**What it is worth.** Nats a token more with a single layer's attention replaced, on average over the layers "
         "of a third, and the share of the mean's cost that is saved.",
         _alone(rows),
-        "More and more layers, those first that cost least on another half of the text:",
+        "More and more layers, those first that cost least on one half of the text, measured on the other half; so the "
+        "cost of all layers in the last line is not quite that of the whole text, which stands above and below:",
         _more(rows),
         _list([*function(rows), *copying(rows)]),
     ]
@@ -209,12 +212,13 @@ def _training(rows: Sequence[Row]) -> str:
     blocks = [
         "The paper's GPT-2, 124M:",
         paper,
-        "Ours are small models of bytes, one run each; nats are a byte's. R, the mean's R and R² are of the linear "
-        "probe over all layers, positions from the fifth on; recovered: of what the mean costs, one layer at a time, "
-        "and in all layers at once. Without all its attention a Transformer sees one byte at a time; CRAM keeps its "
-        "working memory, so the two costs are not of the same thing. All of this is with every position reading; for "
-        "CRAM, once it is released, the last column also tells its loss with the reads that it chooses. Step 0 is the "
-        "model with random weights.",
+        "Ours are small models of bytes, one run each; nats are a byte's, and a uniform guess over all 256 costs "
+        f"{plain(math.log(256))}. R, the mean's R and R² are of the linear probe over all layers, positions from the "
+        "fifth on; recovered: of what the mean costs, one layer at a time, and in all layers at once, with a dash "
+        f"where the mean does not clearly cost more than {percent(SLIGHT, 1)} of the loss. Without all its attention a "
+        "Transformer sees one byte at a time; CRAM keeps its working memory, so the two costs are not of the same "
+        "thing. All of this is with every position reading; for CRAM, once it is released, the last column also tells "
+        "its loss with the reads that it chooses. Step 0 is the model with random weights.",
     ]
     every = parts(rows)
     for mine in every:
@@ -227,6 +231,8 @@ def _over_training(rows: Sequence[Row]) -> str:
     lines = []
     for mine in stages_of(rows):
         linear, mean, loss, whole, reads = stage(mine)
+        alone, without = (_of_group(mine, "overall", name) for name in ("linear", "mean"))
+        all_without = growing(mine, "mean", "first to last")[-1]
         executed = percent(reads["reads"]) if reads is not None else "–"
         waiting = ""
         if reads is not None and about["kind"] == "cram":
@@ -238,9 +244,9 @@ def _over_training(rows: Sequence[Row]) -> str:
                 _cell(linear, "printed"),
                 _cell(mean, "printed"),
                 _cell(linear, "r2"),
-                _cell(_of_group(mine, "overall", "linear"), "recovered"),
+                _cell(alone if without is not None and costly(without) else None, "recovered"),
                 _cell(whole, "cost", 3),
-                _cell(whole, "recovered"),
+                _cell(whole if costly(all_without) else None, "recovered"),
                 f"{executed}{waiting}",
             ]
         )

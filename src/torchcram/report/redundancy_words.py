@@ -103,11 +103,10 @@ def copying(rows: Sequence[Row]) -> list[str]:
         return [f"{line}: no copying was seen, so none could be lost."]
     alone = single(found, "linear")
     layer, worst = max(alone, key=lambda each: float(each[1]["loss"]))
-    most = f"the most, {between(worst, 'loss')}, in layer {layer}"
+    most = f"the loss is highest, {between(worst, 'loss')}, with layer {layer} replaced"
     if intact["loss_high"] is None:
         return [
-            f"{line}. With the linear probe in one layer it costs {most}. There are too few sequences to tell how sure "
-            "that is."
+            f"{line}. With the linear probe in one layer {most}. There are too few sequences to tell how sure that is."
         ]
     harmed = sum(row["loss_low"] > intact["loss_high"] for _, row in alone)
     return [

@@ -35,8 +35,12 @@ class TextConfig(StrictConfig):
     def __post_init__(self) -> None:
         check_integer("task.length", self.length, 2)
         for name in ("train", "held_out"):
-            if not Path(getattr(self, name)).is_file():
-                reject(f"task.{name}", getattr(self, name), f"a text file: --set task.{name}=FILE")
+            given = getattr(self, name)
+            if not isinstance(given, str) or not given:
+                reject(f"task.{name}", given, f"a text file: --set task.{name}=FILE")
+            if not Path(given).is_file():
+                why = "that is no file" if Path(given).exists() else "there is no such file"
+                raise ValueError(f"task.{name} = {given!r}: {why}; give a text file: --set task.{name}=FILE")
 
 
 class Text:

@@ -18,6 +18,15 @@ from torchcram.files import replacing
 from torchcram.training.config import RunConfig
 
 
+def refuse_file(path: Path) -> None:
+    """Say so if there is a file where a folder is to be, or to be made."""
+    for each in (path, *path.parents):
+        if each.exists():
+            if not each.is_dir():
+                raise ValueError(f"{each} is a file; runs are kept in folders, so give another name: --out FOLDER")
+            return
+
+
 class RunFolder:
     """Use as a context manager: it is locked while open, and a second writer is refused."""
 
@@ -57,12 +66,16 @@ class RunFolder:
             results.refuse_export(json.loads(text), self.path)
         return RunConfig.from_json(text)
 
+    def check_new(self) -> None:
+        """Refuse a place where no run can begin: a file, or a folder that holds a run already. Writes nothing."""
+        refuse_file(self.path)
+        if (self.path / "config.json").exists():
+            raise ValueError(f"{self.path} holds a run already; resume it, or choose another folder")
+
     def begin(self, config: RunConfig) -> None:
         """Start a new run here; a folder that holds one already is refused."""
-        path = self.path / "config.json"
-        if path.exists():
-            raise ValueError(f"{self.path} holds a run already; resume it, or choose another folder")
-        with replacing(path) as temporary:
+        self.check_new()
+        with replacing(self.path / "config.json") as temporary:
             temporary.write_text(config.to_json(), encoding="utf-8")
 
     def tell_apart(self, varied: Mapping[str, str]) -> None:

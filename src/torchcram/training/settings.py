@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from torchcram import tasks
@@ -11,6 +11,15 @@ from torchcram.consolidation.config import Schedule
 from torchcram.strict import check_choice
 from torchcram.training import recipes
 from torchcram.training.config import RunConfig
+
+_ELSEWHERE: Mapping[str, str] = {
+    "task": "the task is the first word of the command, and its settings are task.…, such as --set task.length=64",
+    "settings": "settings of the task are task.…, such as --set task.length=64",
+    "model": "use --model, or model.… for its settings, such as --set model.layers=2",
+    "name": "use --model",
+    **{name: f"use --{name}" for name in ("preset", "schedule", "device", "out", "parallel", "resume")},
+}
+"""What is no setting, though it looks like one, and what to use instead."""
 
 
 def configure(
@@ -25,12 +34,35 @@ def configure(
     preset, schedule, model = preset or "tiny", schedule or "adaptive", model or "cram"
     check_choice("schedule", schedule, Schedule)
     settings, others = _split(changes)
-    for field, option in (("preset", "preset"), ("name", "model"), ("model", "model")):
+    for field, instead in _ELSEWHERE.items():
         if field in others:
-            raise ValueError(f"--set {field}=… is not possible; use --{option}")
-    return recipes.configure(
-        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
-    )
+            raise ValueError(f"--set {field}=… is not possible; {instead}")
+
+    def made(settings: Mapping[str, Any]) -> RunConfig:
+        return recipes.configure(
+            task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
+        )
+
+    try:
+        return made(settings)
+    except ValueError as error:
+        if not str(error).endswith("a smaller vocabulary"):
+            raise
+        # A model knows of possible answers; which setting of a task that is, and which would do, can be told here.
+        size = tasks.make(task, **settings).outputs[0].size // 2
+        while size and not _possible(made, {**settings, "vocabulary": size}):
+            size //= 2
+        if not size:
+            raise
+        raise ValueError(f"{error}, such as --set task.vocabulary={size}") from None
+
+
+def _possible(made: Callable[[Mapping[str, Any]], RunConfig], settings: Mapping[str, Any]) -> bool:
+    try:
+        made(settings)
+    except ValueError:
+        return False
+    return True
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:

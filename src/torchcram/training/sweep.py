@@ -17,7 +17,7 @@ from typing import Any
 
 from torchcram.files import replacing
 from torchcram.strict import reject
-from torchcram.training.run import RunFolder
+from torchcram.training.run import RunFolder, refuse_file
 from torchcram.training.settings import configure
 
 OPTIONS = "model", "preset", "schedule"
@@ -53,6 +53,7 @@ class Job:
 
     def check(self) -> None:
         """Say so if it cannot be trained, before anything else is."""
+        refuse_file(self.folder)
         try:
             configure(self.task, self.settings, **self.chosen)
         except ValueError as error:
