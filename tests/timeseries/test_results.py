@@ -1,5 +1,6 @@
 """The page about irregular time series is the one that its result files make."""
 
+import statistics
 from pathlib import Path
 
 from torchcram import results
@@ -17,3 +18,22 @@ def test_the_page_is_the_one_made_from_results():
     assert page.exists() == bool(files), "run torchcram timeseries-page"
     if files:
         assert page.read_text(encoding="utf-8") == timeseries.page(files)
+
+
+def test_readme_shows_the_results_on_physionet():
+    rows = results.read(ROOT / "results" / "timeseries-p12.json")["rows"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    def of(model):
+        return [
+            row for row in rows if (row["what"], row.get("model"), row.get("routing")) == ("model", model, "routed")
+        ]
+
+    cram, trees = of("cram"), of("trees")
+    auroc, auprc = (timeseries._spread([row[name] for row in cram]) for name in ("auroc", "auprc"))
+    assert f"an AUROC of {auroc} and an AUPRC of {auprc}" in readme
+    levels = [f"{100 * statistics.mean(row[name] for row in trees):.1f}" for name in ("auroc", "auprc")]
+    assert f"trees are at {levels[0]} and {levels[1]}" in readme
+    assert max(row["reads"] for row in cram) < 0.001, "reads hardly anywhere"
+    ahead = {row["model"]: row for row in rows if row["what"] == "difference, all splits" and row["measure"] == "auroc"}
+    assert all(ahead[each]["clear"] <= 1 for each in ("transformer", "mamba", "seqboat", "mtand")), "within the noise"
