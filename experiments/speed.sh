@@ -17,7 +17,7 @@ begin() { # NAME WORDS...: a benchmark in the background, into parts/NAME.json
     test -e "$file" && return
     while test "$(jobs -rp | wc -l)" -ge "${JOBS:-12}"; do sleep 1; done
     {
-        # Processes that compile at the same time have been seen to fail for it: so there is another try.
+        # Some of many at the same time have failed, for a reason that is not known: so there is another try.
         attempt "$file" "$@" || attempt "$file" "$@" || echo "failed: bench $*; see ${file%.json}.log" >&2
     } &
 }

@@ -246,7 +246,7 @@ def test_train_stops_on_a_signal_and_resumes(tmp_path):
         (["train", "srcd", "--set", "schedule=paper"], "--set schedule=… is not possible; use --schedule"),
         (["train", "srcd", "--set", "start.run=none"], "none is not a run folder"),
         (["train", "srcd", "--set", "start.run=none", "--set", 'start.frozen=["soul"]'], "layers have no 'soul'"),
-        (["train", "mqar", "--model", "entropy"], "a smaller vocabulary, such as --set task.vocabulary=512"),
+        (["train", "mqar", "--model", "entropy"], "give the task a smaller vocabulary (task.vocabulary)"),
         (["train", "text", "--set", "task.train=nope.txt"], "task.train = 'nope.txt': there is no such file"),
         (["train", "srcd", "--set", "preset=small"], "--set preset=… is not possible; use --preset"),
         (["train", "srcd", "--set", "name=mamba"], "--set name=… is not possible; use --model"),

@@ -81,6 +81,7 @@ def matched(config: Config, wanted: int, name: str | None = None) -> Config:
         if isinstance(config, BaselineConfig) and config.mixer == "entropy":
             size = sum(output.size for output in config.outputs if output.kind != "classification")
             heads = f"{config.layers * size * (width + 1):,} of them in early heads, which every layer has"
-            why += f", {heads}: too many for {size:,} possible answers; give the task a smaller vocabulary"
+            why += f", {heads}: too many for {size:,} possible answers; "
+            why += "give the task a smaller vocabulary (task.vocabulary)"
         reject("model", name or type(config).__name__, why)
     return config.override({"block.expansion": units / width})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torchcram import tasks
@@ -37,32 +37,9 @@ def configure(
     for field, instead in _ELSEWHERE.items():
         if field in others:
             raise ValueError(f"--set {field}=… is not possible; {instead}")
-
-    def made(settings: Mapping[str, Any]) -> RunConfig:
-        return recipes.configure(
-            task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
-        )
-
-    try:
-        return made(settings)
-    except ValueError as error:
-        if not str(error).endswith("a smaller vocabulary"):
-            raise
-        # A model knows of possible answers; which setting of a task that is, and which would do, can be told here.
-        size = tasks.make(task, **settings).outputs[0].size // 2
-        while size and not _possible(made, {**settings, "vocabulary": size}):
-            size //= 2
-        if not size:
-            raise
-        raise ValueError(f"{error}, such as --set task.vocabulary={size}") from None
-
-
-def _possible(made: Callable[[Mapping[str, Any]], RunConfig], settings: Mapping[str, Any]) -> bool:
-    try:
-        made(settings)
-    except ValueError:
-        return False
-    return True
+    return recipes.configure(
+        task, preset, settings=settings, changes=others, schedule=cast(Schedule, schedule), name=model
+    )
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
