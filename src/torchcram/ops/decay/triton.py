@@ -1,11 +1,9 @@
-"""The recurrence as GPU kernels: a program walks along a part of the sequence for a few channels of one row.
+"""The recurrence as GPU kernels: a program walks along a part of the sequence, for a few hundred channels of one row.
 
-Positions are taken a stretch at a time, while the next ones are on their way from memory. A stretch is cut into
-segments of four positions, each of which one thread has for some channels: it goes through them to find what they add,
-an associative scan over segments finds what each begins with, and the thread goes through its four again. The last
-state is carried on. If there are too few rows and channels to keep a GPU busy, sequences are cut into parts: a first
-walk finds what each part adds to what it is given, then the parts are joined, and a second walk writes the states. The
-backward pass is the same from the end, and works the decays out again.
+A program is one warp, and each of its threads has some channels at all of a stretch of positions: it goes through them
+without asking another thread. To keep a GPU busy sequences are cut into many parts: a first walk finds what each part
+adds to what it is given, then the parts are joined, and a second walk writes the states. The backward pass is the same
+from the end, and works the decays out again.
 """
 
 from typing import Any
@@ -17,13 +15,10 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
 
-_SEGMENTS, _BLOCK, _WARPS = 16, 64, 8
-_REGISTERS = 128  # of a thread, so that two programs fit on a multiprocessor
-_STRETCH = 4 * _SEGMENTS
-_AHEAD = 4  # stretches in turn: one is worked on, the others are on their way from memory
-_AHEAD_BACK = 3  # of twice as much
-_PROGRAMS = 256  # that keep a GPU busy
-_PART = 8 * _STRETCH  # positions, at least
+_STRETCH, _BLOCK = 8, 256  # positions and channels at a time: a thread of a warp loads 16 bytes of each position
+_PROGRAMS = 2048  # that keep a GPU busy
+_PART = 4 * _STRETCH  # positions, at least
+_JOINED, _BESIDE = 128, 32  # parts and channels at a time where parts are joined
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,21 +50,15 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
     wide = torch.promote_types(x.dtype, torch.float32)
     last = x.new_empty(batch, width, dtype=wide)
     block, parts, part = _cut(batch, length, width)
-    sizes = _sizes(block, _AHEAD)
-    blocks = triton.cdiv(width, block)
+    grid = (batch * parts, triton.cdiv(width, block))
     steps = _steps(x)
     with on_device(x):
-        begins = initial.unsqueeze(1)
+        begins = initial
         if parts > 1:
-            added, left, begins = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
-            ends = (added, left)
-            _scan_forward[(batch, blocks, parts)](
-                x, rate, gap, initial, states, *ends, length, width, *steps, part, parts, WHOLE=False, **sizes
-            )
-            _scan_join_parts[(batch, blocks)](added, left, initial, begins, width, parts, BACKWARDS=False, BLOCK=block)
-        _scan_forward[(batch, blocks, parts)](
-            x, rate, gap, begins, states, last, last, length, width, *steps, part, parts, WHOLE=True, **sizes
-        )
+            added, left = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
+            _scan_add[grid](x, rate, gap, added, left, length, width, *steps, part, parts, **_sizes(block))
+            begins = _join(added, left, initial, backwards=False)
+        _scan_forward[grid](x, rate, gap, begins, states, last, length, width, *steps, part, parts, **_sizes(block))
     return states, last
 
 
@@ -89,26 +78,30 @@ def scan_rows_backward(
     grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
-    sizes = _sizes(block, _AHEAD_BACK)
-    blocks = triton.cdiv(width, block)
+    grid = (batch * parts, triton.cdiv(width, block))
     wide = torch.promote_types(grad.dtype, torch.float32)
-    given = grad_last.to(wide).contiguous().unsqueeze(1)
-    grads = grad_x, grad_rate, grad_initial
+    given = grad_last.to(wide).contiguous()
+    given_to = grad_x, grad_rate, grad_initial
     steps = _steps(grad_x)
     with on_device(grad):
         if parts > 1:
-            added, left, after = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(3))
-            inputs = (grad, states, rate, gap, initial, given)
-            _scan_backward[(batch, blocks, parts)](
-                *inputs, *grads, added, left, length, width, *steps, part, parts, WHOLE=False, **sizes
-            )
-            _scan_join_parts[(batch, blocks)](added, left, given, after, width, parts, BACKWARDS=True, BLOCK=block)
-            given = after
-        inputs = (grad, states, rate, gap, initial, given)
-        _scan_backward[(batch, blocks, parts)](
-            *inputs, *grads, grad_x, grad_x, length, width, *steps, part, parts, WHOLE=True, **sizes
+            added, left = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
+            _scan_add_back[grid](grad, rate, gap, added, left, length, width, part, parts, **_sizes(block))
+            given = _join(added, left, given, backwards=True)
+        _scan_backward[grid](
+            *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts), **_sizes(block)
         )
     return grad_rate.sum(1), grad_initial
+
+
+def _join(added: Tensor, left: Tensor, initial: Tensor, *, backwards: bool) -> Tensor:
+    """What each part is given [B, parts, D], of what each adds to it and leaves of it, and what the first is given."""
+    batch, parts, width = added.shape
+    given = torch.empty_like(added)
+    _scan_join_parts[(batch, triton.cdiv(width, _BESIDE))](
+        added, left, initial, given, width, parts, BACKWARDS=backwards, JOINED=_JOINED, BLOCK=_BESIDE, num_warps=4
+    )
+    return given
 
 
 def _signed(gap: Tensor, reset: Tensor) -> Tensor:
@@ -126,17 +119,15 @@ def _steps(x: Tensor) -> tuple[int, int]:
 def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
     """Channels of a program, into how many parts a sequence is cut, and how many positions those have."""
     block = min(_BLOCK, triton.next_power_of_2(width))
-    programs = batch * triton.cdiv(width, block)
-    parts = min(triton.cdiv(_PROGRAMS, programs), length // _PART)
-    if parts <= 1:
-        return block, 1, length
-    part = triton.cdiv(triton.cdiv(length, parts), _STRETCH) * _STRETCH
-    return block, triton.cdiv(length, part), part
+    wanted = triton.cdiv(batch * length * triton.cdiv(width, block), _PROGRAMS)
+    part = max(_PART, triton.cdiv(wanted, _STRETCH) * _STRETCH)
+    parts = triton.cdiv(length, part)
+    return (block, parts, part) if parts > 1 else (block, 1, length)
 
 
-def _sizes(block: int, ahead: int) -> dict[str, Any]:
+def _sizes(block: int) -> dict[str, Any]:
     """What the kernels are compiled for."""
-    return {"SEGMENTS": _SEGMENTS, "BLOCK": block, "AHEAD": ahead, "num_warps": _WARPS, "maxnreg": _REGISTERS}
+    return {"STRETCH": _STRETCH, "BLOCK": block, "num_warps": 1}
 
 
 @scan.register_fake
@@ -170,20 +161,9 @@ scan.register_autograd(_gradient, setup_context=_remember)
 
 
 @triton.jit
-def _join(decay, state, later_decay, later_state):
+def _after(decay, state, later_decay, later_state):
     """Two stretches after each other: how much of what came before is left, and what was added."""
     return decay * later_decay, state * later_decay + later_state
-
-
-@triton.jit
-def _join_but_last(decay, state, but_decay, but_state, later_decay, later_state, later_but_decay, later_but_state):
-    """The same, and also without the last segment: so a scan finds what each segment ends and begins with."""
-    return (
-        decay * later_decay,
-        state * later_decay + later_state,
-        decay * later_but_decay,
-        state * later_but_decay + later_but_state,
-    )
 
 
 @triton.jit
@@ -200,31 +180,6 @@ def _decay(rate, gap):
 
 
 @triton.jit
-def _four(X, GAP, at, sign: tl.constexpr, first, end, step, channel, known):
-    """X and gaps at four positions each, from `at` on or, with sign -1, back."""
-    in_0, in_1, in_2, in_3 = _inside(at, sign, first, end)
-    x_0 = _some(X, at, in_0, step, channel, known)
-    x_1 = _some(X, at + sign, in_1, step, channel, known)
-    x_2 = _some(X, at + 2 * sign, in_2, step, channel, known)
-    x_3 = _some(X, at + 3 * sign, in_3, step, channel, known)
-    gap_0, gap_1 = _gap(GAP, at, in_0), _gap(GAP, at + sign, in_1)
-    gap_2, gap_3 = _gap(GAP, at + 2 * sign, in_2), _gap(GAP, at + 3 * sign, in_3)
-    return x_0, x_1, x_2, x_3, gap_0, gap_1, gap_2, gap_3
-
-
-@triton.jit
-def _inside(at, sign: tl.constexpr, first, end):
-    """Which of four positions each are in the sequence or its part."""
-    one, two, three = at + sign, at + 2 * sign, at + 3 * sign
-    return (
-        (at >= first) & (at < end),
-        (one >= first) & (one < end),
-        (two >= first) & (two < end),
-        (three >= first) & (three < end),
-    )
-
-
-@triton.jit
 def _some(X, at, inside, step, channel, known):
     """X at some positions, `step` apart in memory; 0 outside."""
     place = at[:, None].to(tl.int64) * step + channel[None, :]
@@ -238,18 +193,27 @@ def _put(X, x, at, inside, step, channel, known):
 
 
 @triton.jit
-def _last_of(x, segment, SEGMENTS: tl.constexpr):
-    """The last row of x [segments, channels]."""
-    return tl.sum(tl.where(segment[:, None] == SEGMENTS - 1, x, 0.0), 0)
+def _last_of(x, STRETCH: tl.constexpr):
+    """The last row of x [positions, channels]."""
+    return tl.sum(tl.where((tl.arange(0, STRETCH) == STRETCH - 1)[:, None], x, 0.0), 0)
 
 
 @triton.jit
-def _scan_forward(
+def _stretch(X, GAP, RATE, at, inside, step, channel, known, wide: tl.constexpr):
+    """From a stretch of positions [STRETCH, BLOCK]: what it leaves of what came before it, and adds to it, up to each.
+
+    Outside nothing is added and all is left, so that the last row is right for a stretch that is cut off.
+    """
+    x = _some(X, at, inside, step, channel, known).to(wide)
+    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
+    return tl.associative_scan((_decay(rate, _gap(GAP, at, inside)), x), 0, _after)
+
+
+@triton.jit
+def _scan_add(
     X,
     RATE,
     GAP,
-    INITIAL,
-    STATES,
     ADDED,
     LEFT,
     length,
@@ -258,85 +222,145 @@ def _scan_forward(
     step,
     part,
     parts,
-    WHOLE: tl.constexpr,
-    SEGMENTS: tl.constexpr,
+    STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
-    """Write the states of a part that begins with INITIAL [B, parts, D]; or, not WHOLE, what it adds and leaves.
+    """What a part adds to what it is given, and how much of that it leaves: both [B, parts, D].
 
-    WHOLE, what the last part comes to goes to ADDED [B, D]. Rows of X are `row_step` apart, positions `step`.
+    Rows of X are `row_step` apart, positions `step`.
     """
-    row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
-    segment = tl.arange(0, SEGMENTS)
-    wide = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
-    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
+    wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
+    X += row * row_step
+    GAP += row * length
+    first = number * part
+    end = tl.minimum(first + part, length)
+    carried, remains = tl.zeros((BLOCK,), wide), tl.full((BLOCK,), 1.0, wide)
+    for begin in range(first, end, STRETCH):
+        at = begin + tl.arange(0, STRETCH)
+        left, added = _stretch(X, GAP, RATE, at, at < end, step, channel, known, wide)
+        left, added = _last_of(left, STRETCH), _last_of(added, STRETCH)
+        carried = left * carried + added
+        remains *= left
     own = (row * parts + number) * width + channel
-    carried = tl.zeros((BLOCK,), wide)
-    if WHOLE:
-        carried += tl.load(INITIAL + own, mask=known, other=0.0).to(wide)
-    remains = tl.full((BLOCK,), 1.0, wide)
+    tl.store(ADDED + own, carried, mask=known)
+    tl.store(LEFT + own, remains, mask=known)
+
+
+@triton.jit
+def _scan_forward(
+    X,
+    RATE,
+    GAP,
+    GIVEN,
+    STATES,
+    LAST,
+    length,
+    width,
+    row_step,
+    step,
+    part,
+    parts,
+    STRETCH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The states of a part that is GIVEN what came before it [B, parts, D], and of the last part the LAST [B, D]."""
+    row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = channel < width
+    wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
+    carried = tl.load(GIVEN + (row * parts + number) * width + channel, mask=known, other=0.0).to(wide)
     X += row * row_step
     GAP += row * length
     STATES += row * length * width
     first = number * part
     end = tl.minimum(first + part, length)
-    for begin in tl.range(first, end, 4 * SEGMENTS, num_stages=AHEAD):
-        at = begin + 4 * segment
-        x_0, x_1, x_2, x_3, gap_0, gap_1, gap_2, gap_3 = _four(X, GAP, at, 1, first, end, step, channel, known)
-        x_0, x_1, x_2, x_3 = x_0.to(wide), x_1.to(wide), x_2.to(wide), x_3.to(wide)
-        a_0, a_1, a_2, a_3 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2), _decay(rate, gap_3)
-        added = a_3 * (a_2 * (a_1 * x_0 + x_1) + x_2) + x_3
-        decay = a_0 * a_1 * (a_2 * a_3)
-        if WHOLE:
-            left, added, left_before, before = tl.associative_scan(
-                (decay, added, tl.full(decay.shape, 1.0, wide), tl.zeros(decay.shape, wide)), 0, _join_but_last
-            )
-        else:
-            left, added = tl.associative_scan((decay, added), 0, _join)
-        ends = left * carried[None, :] + added
-        if WHOLE:
-            begins = left_before * carried[None, :] + before
-            state = a_0 * begins + x_0
-            in_0, in_1, in_2, in_3 = _inside(at, 1, first, end)
-            _put(STATES, state, at, in_0, width, channel, known)
-            state = a_1 * state + x_1
-            _put(STATES, state, at + 1, in_1, width, channel, known)
-            state = a_2 * state + x_2
-            _put(STATES, state, at + 2, in_2, width, channel, known)
-            state = a_3 * state + x_3
-            _put(STATES, state, at + 3, in_3, width, channel, known)
-        else:
-            remains *= _last_of(left, segment, SEGMENTS)
-        carried = _last_of(ends, segment, SEGMENTS)
-    if WHOLE:
-        tl.store(ADDED + row * width + channel, carried, mask=known & (number == parts - 1))
-    else:
-        tl.store(ADDED + own, carried, mask=known)
-        tl.store(LEFT + own, remains, mask=known)
+    for begin in range(first, end, STRETCH):
+        at = begin + tl.arange(0, STRETCH)
+        left, added = _stretch(X, GAP, RATE, at, at < end, step, channel, known, wide)
+        states = left * carried[None, :] + added
+        _put(STATES, states, at, at < end, width, channel, known)
+        carried = _last_of(states, STRETCH)
+    tl.store(LAST + row * width + channel, carried, mask=known & (number == parts - 1))
 
 
 @triton.jit
-def _scan_join_parts(ADDED, LEFT, INITIAL, GIVEN, width, parts, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
+def _scan_join_parts(
+    ADDED,
+    LEFT,
+    INITIAL,
+    GIVEN,
+    width,
+    parts,
+    BACKWARDS: tl.constexpr,
+    JOINED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """What each part is given [B, parts, D]: what the one before it (or after, BACKWARDS) comes to."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
-    carried = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(GIVEN.dtype.element_ty)
-    for step in range(parts):
-        number = parts - 1 - step if BACKWARDS else step
-        own = (row * parts + number) * width + channel
-        tl.store(GIVEN + own, carried, mask=known)
-        carried = tl.load(LEFT + own, mask=known, other=0.0) * carried + tl.load(ADDED + own, mask=known, other=0.0)
+    wide: tl.constexpr = GIVEN.dtype.element_ty
+    carried = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
+    ADDED += row * parts * width
+    LEFT += row * parts * width
+    GIVEN += row * parts * width
+    tl.store(GIVEN + (parts - 1 if BACKWARDS else 0) * width + channel, carried, mask=known)
+    for begin in range(0, parts, JOINED):
+        turn = begin + tl.arange(0, JOINED)
+        number = parts - 1 - turn if BACKWARDS else turn
+        inside = turn < parts
+        added = _some(ADDED, number, inside, width, channel, known)
+        left = tl.where(inside[:, None], _some(LEFT, number, inside, width, channel, known), 1.0)
+        left, added = tl.associative_scan((left, added), 0, _after)
+        comes_to = left * carried[None, :] + added
+        _put(GIVEN, comes_to, number - 1 if BACKWARDS else number + 1, turn + 1 < parts, width, channel, known)
+        carried = _last_of(comes_to, JOINED)
 
 
 @triton.jit
-def _slope(total, before, decay, gap, inside, is_first, initial):
-    """-1 times what some positions add to the rate's gradient [positions, channels]."""
-    before = tl.where(is_first[:, None], initial[None, :], before.to(total.dtype))
-    return tl.where(inside[:, None], total * before * decay * gap.to(total.dtype)[:, None], 0.0)
+def _scan_add_back(
+    GRAD,
+    RATE,
+    GAP,
+    ADDED,
+    LEFT,
+    length,
+    width,
+    part,
+    parts,
+    STRETCH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """g_t = grad_t + a_{t+1} g_{t+1} from the end: what a part adds to the g after it, and leaves of it, at its first."""
+    row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = channel < width
+    wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
+    GRAD += row * length * width
+    GAP += row * length
+    first = number * part
+    end = tl.minimum(first + part, length)
+    carried, remains = tl.zeros((BLOCK,), wide), tl.full((BLOCK,), 1.0, wide)
+    for begin in range(0, end - first, STRETCH):
+        at = end - 1 - begin - tl.arange(0, STRETCH)
+        left, added = _stretch_back(GRAD, GAP, RATE, at, at >= first, length, width, channel, known, wide)
+        left, added = _last_of(left, STRETCH), _last_of(added, STRETCH)
+        carried = left * carried + added
+        remains *= left
+    own = (row * parts + number) * width + channel
+    tl.store(ADDED + own, carried, mask=known)
+    tl.store(LEFT + own, remains, mask=known)
+
+
+@triton.jit
+def _stretch_back(GRAD, GAP, RATE, at, inside, length, width, channel, known, wide: tl.constexpr):
+    """`_stretch` of gradients, which decay on the way from the position after each; what comes last does not."""
+    grad = _some(GRAD, at, inside, width, channel, known).to(wide)
+    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
+    return tl.associative_scan((_decay(rate, _gap(GAP, at + 1, inside & (at + 1 < length))), grad), 0, _after)
 
 
 @triton.jit
@@ -350,89 +374,49 @@ def _scan_backward(
     GRAD_X,
     GRAD_RATE,
     GRAD_INITIAL,
-    ADDED,
-    LEFT,
     length,
     width,
     row_step,
     step,
     part,
     parts,
-    WHOLE: tl.constexpr,
-    SEGMENTS: tl.constexpr,
+    STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
-    """g_t = grad_t + a_{t+1} g_{t+1}, from the end of a part, given the g after it; a_t's gradient is g_t s_{t-1}.
+    """All g of a part that is GIVEN the one after it [B, parts, D], and what it adds to the rate's gradient.
 
-    Rows of GRAD_X are `row_step` apart, positions `step`.
+    a_t's gradient is g_t s_{t-1}. Rows of GRAD_X are `row_step` apart, positions `step`.
     """
-    row, number = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
-    segment = tl.arange(0, SEGMENTS)
-    wide = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
+    wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
     initial = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
     own = (row * parts + number) * width + channel
-    carried = tl.zeros((BLOCK,), wide)
-    if WHOLE:
-        carried += tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
-    remains = tl.full((BLOCK,), 1.0, wide)
-    grad_rate = tl.zeros((SEGMENTS, BLOCK), wide)
+    carried = tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
+    grad_rate = tl.zeros((BLOCK,), wide)
     GRAD += row * length * width
     STATES += row * length * width
     GRAD_X += row * row_step
     GAP += row * length
     first = number * part
     end = tl.minimum(first + part, length)
-    for begin in tl.range(0, end - first, 4 * SEGMENTS, num_stages=AHEAD):
-        at = end - 1 - begin - 4 * segment
-        g_0, g_1, g_2, g_3, gap_0, gap_1, gap_2, gap_3 = _four(GRAD, GAP, at, -1, first, end, width, channel, known)
-        g_0, g_1, g_2, g_3 = g_0.to(wide), g_1.to(wide), g_2.to(wide), g_3.to(wide)
-        after = _gap(GAP, at + 1, (at >= first) & (at + 1 < length))
-        in_0, in_1, in_2, in_3 = _inside(at, -1, first, end)
-        if WHOLE:  # the states before these positions, and before the first one the initial state
-            s_0 = _some(STATES - width, at, in_0 & (at > 0), width, channel, known)
-            s_1 = _some(STATES - width, at - 1, in_1 & (at > 1), width, channel, known)
-            s_2 = _some(STATES - width, at - 2, in_2 & (at > 2), width, channel, known)
-            s_3 = _some(STATES - width, at - 3, in_3 & (at > 3), width, channel, known)
-        own_0, own_1, own_2 = _decay(rate, gap_0), _decay(rate, gap_1), _decay(rate, gap_2)
-        # Before a part's first position there is nothing more to do: what it came to is kept.
-        a_0, a_1 = _decay(rate, after), tl.where(in_1[:, None], own_0, 1.0)
-        a_2, a_3 = tl.where(in_2[:, None], own_1, 1.0), tl.where(in_3[:, None], own_2, 1.0)
-        added = a_3 * (a_2 * (a_1 * g_0 + g_1) + g_2) + g_3
-        decay = a_0 * a_1 * (a_2 * a_3)
-        if WHOLE:
-            left, added, left_before, before = tl.associative_scan(
-                (decay, added, tl.full(decay.shape, 1.0, wide), tl.zeros(decay.shape, wide)), 0, _join_but_last
-            )
-        else:
-            left, added = tl.associative_scan((decay, added), 0, _join)
-        ends = left * carried[None, :] + added
-        if WHOLE:
-            begins = left_before * carried[None, :] + before
-            total = a_0 * begins + g_0
-            _put(GRAD_X, total, at, in_0, step, channel, known)
-            grad_rate += _slope(total, s_0, own_0, gap_0, in_0, at == 0, initial)
-            total = a_1 * total + g_1
-            _put(GRAD_X, total, at - 1, in_1, step, channel, known)
-            grad_rate += _slope(total, s_1, own_1, gap_1, in_1, at == 1, initial)
-            total = a_2 * total + g_2
-            _put(GRAD_X, total, at - 2, in_2, step, channel, known)
-            grad_rate += _slope(total, s_2, own_2, gap_2, in_2, at == 2, initial)
-            total = a_3 * total + g_3
-            _put(GRAD_X, total, at - 3, in_3, step, channel, known)
-            grad_rate += _slope(total, s_3, _decay(rate, gap_3), gap_3, in_3, at == 3, initial)
-        else:
-            remains *= _last_of(left, segment, SEGMENTS)
-        carried = _last_of(ends, segment, SEGMENTS)
-    if WHOLE:
-        tl.store(GRAD_RATE + own, -tl.sum(grad_rate, 0), mask=known)
-        gap = tl.load(GAP).to(wide)
-        decay = tl.where(gap < 0, 0.0, tl.exp(-rate * gap))
-        grad_initial = (carried * decay).to(GRAD_INITIAL.dtype.element_ty)
-        tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & (number == 0))
-    else:
-        tl.store(ADDED + own, carried, mask=known)
-        tl.store(LEFT + own, remains, mask=known)
+    for begin in range(0, end - first, STRETCH):
+        at = end - 1 - begin - tl.arange(0, STRETCH)
+        inside = at >= first
+        # The states before these positions, and before the first one the initial state.
+        before = _some(STATES - width, at, inside & (at > 0), width, channel, known).to(wide)
+        before = tl.where((at == 0)[:, None], initial[None, :], before)
+        left, added = _stretch_back(GRAD, GAP, RATE, at, inside, length, width, channel, known, wide)
+        total = left * carried[None, :] + added
+        _put(GRAD_X, total, at, inside, step, channel, known)
+        carried = _last_of(total, STRETCH)
+        # At a reset the decay is 0, and outside a gap is.
+        gap = _gap(GAP, at, inside)
+        grad_rate += tl.sum(total * before * _decay(rate, gap) * gap.to(wide)[:, None], 0)
+    tl.store(GRAD_RATE + own, -grad_rate, mask=known)
+    gap = tl.load(GAP).to(wide)
+    decay = tl.where(gap < 0, 0.0, tl.exp(-rate * gap))
+    grad_initial = (carried * decay).to(GRAD_INITIAL.dtype.element_ty)
+    tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & (number == 0))

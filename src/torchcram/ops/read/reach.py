@@ -17,9 +17,10 @@ from torchcram.ops.dispatch import on_device
 
 NEVER = 1 << 30
 """Position of a row that is padding: no event lasts that long."""
-_FEW = 16_384  # events whose order is found by comparing each with each
+_FEW = 16_384  # events that are put in order in small tiles
 _LISTED = 1 << 23  # entries of all lists: 64 MiB
 _SURVIVES, _UNREAD = tl.constexpr(62), tl.constexpr(63)  # classes of events; the others are powers of √2
+_CLASSES = tl.constexpr(64)
 
 
 class Reach(NamedTuple):
@@ -55,17 +56,18 @@ class Lists(NamedTuple):
 def reach(at: Tensor, written: Tensor, expires: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`Reach` of rows at [B, R], in order and then `NEVER`, and of events [B, E] in order; all int32, contiguous."""
     (batch, count), total = at.shape, written.shape[1]
-    first, end, key, order = (torch.empty_like(written) for _ in range(4))
+    first, end, kind, order = (torch.empty_like(written) for _ in range(4))
     if written.numel() == 0:
         return first, end, order
+    tile = 128 if total <= _FEW else 256
+    tiles = triton.cdiv(total, tile)
+    counts = written.new_empty(batch, tiles, _CLASSES.value)
     with on_device(at):
-        _reach[(batch, triton.cdiv(total, 128))](
-            at, written, expires, first, end, key, count, total, count.bit_length(), TILE=128, num_warps=4
+        _reach[(batch, tiles)](
+            *(at, written, expires, first, end, kind, counts, count, total, count.bit_length()), TILE=tile, num_warps=4
         )
-        if total <= _FEW:
-            _arrange[(batch, triton.cdiv(total, 32))](key, order, total, TILE=32, OTHERS=256, num_warps=4)
-            return first, end, order
-    return first, end, key.argsort(dim=1).int()
+        _arrange[(batch, tiles)](kind, counts, order, total, TILE=tile, OTHERS=32, num_warps=4)
+    return first, end, order
 
 
 @reach.register_fake
@@ -92,8 +94,11 @@ def lists(first: Tensor, end: Tensor, count: int, rows: int) -> Lists:
 
 
 @triton.jit
-def _reach(AT, WRITTEN, EXPIRES, FIRST, END, KEY, count, total, steps, TILE: tl.constexpr):
-    """Count the rows up to where events are written, and to where they expire; and say what class each is of."""
+def _reach(AT, WRITTEN, EXPIRES, FIRST, END, KIND, COUNTS, count, total, steps, TILE: tl.constexpr):
+    """Count the rows up to where events are written, and to where they expire; and say what class each is of.
+
+    COUNTS [B, tiles, classes]: how many of each class there are in a tile of events.
+    """
     batch = tl.program_id(0).to(tl.int64)
     event = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = event < total
@@ -120,21 +125,33 @@ def _reach(AT, WRITTEN, EXPIRES, FIRST, END, KEY, count, total, steps, TILE: tl.
     kind = tl.where(end <= first, _UNREAD, kind)
     tl.store(FIRST + own, first, mask=inside)
     tl.store(END + own, end, mask=inside)
-    tl.store(KEY + own, kind * total + event, mask=inside)
+    tl.store(KIND + own, kind, mask=inside)
+    classes = tl.arange(0, _CLASSES)
+    counted = tl.sum(((kind[:, None] == classes[None, :]) & inside[:, None]).to(tl.int32), 0)
+    tl.store(COUNTS + (batch * tl.num_programs(1) + tl.program_id(1)) * _CLASSES + classes, counted)
 
 
 @triton.jit
-def _arrange(KEY, ORDER, total, TILE: tl.constexpr, OTHERS: tl.constexpr):
-    """Put each event where its key, which no other has, belongs: after as many as have smaller ones."""
-    batch = tl.program_id(0).to(tl.int64)
-    event = tl.program_id(1) * TILE + tl.arange(0, TILE)
+def _arrange(KIND, COUNTS, ORDER, total, TILE: tl.constexpr, OTHERS: tl.constexpr):
+    """Put each event after all of lower classes and those of its own class that come before it."""
+    batch, own, tiles = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    classes = tl.arange(0, _CLASSES)
+    every, before = tl.zeros((_CLASSES,), tl.int32), tl.zeros((_CLASSES,), tl.int32)
+    for start in range(0, tiles, OTHERS):
+        tile = start + tl.arange(0, OTHERS)
+        place = (batch * tiles + tile[:, None]) * _CLASSES + classes[None, :]
+        counts = tl.load(COUNTS + place, mask=(tile < tiles)[:, None], other=0)
+        every += tl.sum(counts, 0)
+        before += tl.sum(tl.where((tile < own)[:, None], counts, 0), 0)
+    begins = tl.cumsum(every, 0) - every + before
+    number = tl.arange(0, TILE)
+    event = own * TILE + number
     inside = event < total
-    key = tl.load(KEY + batch * total + event, mask=inside, other=0)
-    place = tl.zeros((TILE,), tl.int32)
-    for start in range(0, total, OTHERS):
-        other = start + tl.arange(0, OTHERS)
-        others = tl.load(KEY + batch * total + other, mask=other < total, other=2147483647)
-        place += tl.sum((others[None, :] < key[:, None]).to(tl.int32), 1)
+    kind = tl.load(KIND + batch * total + event, mask=inside, other=0)
+    # Loaded once more, as a row: those of the tile that are compared with each.
+    others = tl.load(KIND + batch * total + event, mask=inside, other=-1)
+    alike = (kind[:, None] == others[None, :]) & (number[None, :] < number[:, None])
+    place = tl.sum(tl.where(kind[:, None] == classes[None, :], begins[None, :], 0), 1) + tl.sum(alike.to(tl.int32), 1)
     tl.store(ORDER + batch * total + place, event, mask=inside)
 
 
