@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchcram.bench.timing import BACKENDS, best_of, compare, copy_bandwidth, waiting
 from torchcram.bench.whole import Size
 from torchcram.config import CramConfig
-from torchcram.memory import EPISODIC, Router
+from torchcram.memory import EPISODIC, CramState, Router
 from torchcram.models import Baseline, Cram, Decoder, baseline, build, parameters
 from torchcram.models.baselines.attention import Attention
 from torchcram.models.inputs import Batch
@@ -24,6 +24,7 @@ from torchcram.results import Row
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 2048  # positions of a context fed at once
+_TRIED = 4096  # tokens by which it is found out how many read
 _ROUND = 64  # tokens of each sequence, one after the other and then again
 
 
@@ -193,23 +194,27 @@ def _decoder(config: CramConfig, size: Size, batch: int, length: int, device: to
     model = Cram(config).to(device).eval()
     model = model.to(torch.bfloat16) if size.bf16 else model
     model.check_values = False
-    _impose(model, size)
+    _impose(model, size, None, batch)
     state = None
     for begin in range(0, length, _CHUNK):
         tokens = torch.randint(size.vocabulary, (batch, min(_CHUNK, length - begin)), device=device)
         state = model(tokens, state=state).state
+    _impose(model, size, state, batch)
     return Decoder(model, state, compile=size.compile)
 
 
 @torch.no_grad()
-def _impose(model: Cram, size: Size) -> None:
-    """Have as many random tokens read in every layer as are wanted: a fresh router has nearly all of them read."""
-    tokens = torch.randint(size.vocabulary, (4, 1024), device=model.norm.weight.device)
+def _impose(model: Cram, size: Size, state: CramState | None, batch: int) -> None:
+    """Have as many random tokens read in every layer as are wanted: a fresh router has nearly all of them read.
+
+    It is tried out on tokens that come after `state`: working memory, which the router sees, is another then.
+    """
+    tokens = torch.randint(size.vocabulary, (batch, -(-_TRIED // batch)), device=model.norm.weight.device)
     seen: list[Tensor] = []
     for block in model.blocks:
         router = cast(Router, block.router)
         watched = router.register_forward_hook(lambda _, __, logits: seen.append(logits.float()))
-        model(tokens)
+        model(tokens, state=state)
         watched.remove()
         none, read, recall = seen.pop().unbind(-1)
         ahead = (read - torch.maximum(none, recall)).flatten()

@@ -334,7 +334,7 @@ def _scan_add_back(
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """g_t = grad_t + a_{t+1} g_{t+1} from the end: what a part adds to the g after it, and leaves of it, at its first."""
+    """g_t = grad_t + a_{t+1} g_{t+1}, from the end: what a part adds to the g after it, and what it leaves of that."""
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width

@@ -1,7 +1,25 @@
-"""The kernels of a step that multiply by weights."""
+"""The kernels of a step that multiply by weights.
+
+With AHEAD a kernel begins before the one before it has ended: it asks for its weights, which nothing changes, and then
+waits for what that one leaves.
+"""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def let_next_begin(AHEAD: tl.constexpr):
+    """The next kernel may begin once all programs of this one have come here."""
+    if AHEAD:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_last(AHEAD: tl.constexpr):
+    """From here on all is there that kernels before this one have made. Every program has to come here."""
+    if AHEAD:
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -13,14 +31,28 @@ def _rows(batch, MASK, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _product(total, A, row, taken, W, column, known, STEP: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
-    """total + A Wᵀ, of the rows taken and the columns known; A's rows are STEP numbers apart."""
-    for begin in range(0, LENGTH, DEPTH):
-        at = begin + tl.arange(0, DEPTH)
-        inside = at < LENGTH
-        w = tl.load(W + column[None, :] * LENGTH + at[:, None], mask=known[None, :] & inside[:, None], other=0.0)
-        a = tl.load(A + row[:, None] * STEP + at[None, :], mask=taken[:, None] & inside[None, :], other=0.0)
-        total = tl.dot(a.to(w.dtype), w, total, input_precision="ieee")
+def _weights(W, begin, column, known, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """Some columns of Wᵀ [DEPTH, columns], from one of its rows on."""
+    at = begin + tl.arange(0, DEPTH)
+    inside = at < LENGTH
+    return tl.load(W + column[None, :] * LENGTH + at[:, None], mask=known[None, :] & inside[:, None], other=0.0)
+
+
+@triton.jit
+def _part(total, A, row, taken, begin, w, STEP: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """What a part of a product's depth adds to it."""
+    at = begin + tl.arange(0, DEPTH)
+    a = tl.load(A + row[:, None] * STEP + at[None, :], mask=taken[:, None] & (at < LENGTH)[None, :], other=0.0)
+    return tl.dot(a.to(w.dtype), w, total, input_precision="ieee")
+
+
+@triton.jit
+def _product(total, A, row, taken, w, W, column, known, STEP: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """total + A Wᵀ, of the rows taken and the columns known; A's rows are STEP numbers apart. w: its first weights."""
+    total = _part(total, A, row, taken, 0, w, STEP, LENGTH, DEPTH)
+    for begin in range(DEPTH, LENGTH, DEPTH):
+        w = _weights(W, begin, column, known, LENGTH, DEPTH)
+        total = _part(total, A, row, taken, begin, w, STEP, LENGTH, DEPTH)
     return total
 
 
@@ -72,15 +104,19 @@ def enter(
     SOME: tl.constexpr,
     DEPTH: tl.constexpr,
     SHALLOW: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """All that needs only u: the next STATE, which H begins with, Z of the others, and how badly u was predicted.
 
     WEIGHT has the norm's own weights in it.
     """
+    let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
     row, inside, real = _rows(batch, MASK, ROWS)
     column = first + tl.arange(0, GROUP)
     if first < WIDTH + MADE:
+        w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
+        wait_for_last(AHEAD)
         mine = inside[:, None] & (first < WIDTH)
         here = row[:, None] * WIDTH + column[None, :]
         x = tl.load(X + here, mask=mine, other=0.0).to(tl.float32)
@@ -91,7 +127,7 @@ def enter(
         bias = tl.load(BIAS + column)
         scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
         z = tl.zeros((ROWS, GROUP), tl.float32)
-        z = _product(z, X, row, inside, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
+        z = _product(z, X, row, inside, w, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
         z = tl.where(real[:, None], z * scale[:, None] + bias[None, :], 0.0)
         if first < WIDTH:
             u = tl.where(real[:, None], x * norm[None, :] * scale[:, None], 0.0)
@@ -105,10 +141,12 @@ def enter(
             tl.store(Z + row[:, None] * MADE + column[None, :], z, mask=inside[:, None])
     else:
         column -= WIDTH + MADE
+        w = _weights(EXPECT, 0, column, column >= 0, RANK, SHALLOW)
+        wait_for_last(AHEAD)
         x = tl.load(X + row[:, None] * WIDTH + column[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         norm = tl.load(NORM + column)
         guess = tl.zeros((ROWS, GROUP), tl.float32)
-        guess = _product(guess, PREDICTION, row, inside, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
+        guess = _product(guess, PREDICTION, row, inside, w, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
         scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
         miss = x * norm[None, :] * scale[:, None] - guess
         own = row * (WIDTH // GROUP) + tl.program_id(0) - (WIDTH + MADE) // GROUP
@@ -141,22 +179,27 @@ def euler(
     DEPTH: tl.constexpr,
     SHALLOW: tl.constexpr,
     JUDGES: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); a program more than that takes estimates the quality."""
+    let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < batch
     if first < WIDTH:
         column = first + tl.arange(0, GROUP)
+        w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
+        wait_for_last(AHEAD)
         total = tl.load(Z + row[:, None] * MADE + DRIVE + column[None, :], mask=inside[:, None], other=0.0)
         log_gap = tl.load(LOG_GAP + row, mask=inside, other=0.0).to(tl.float32)
         gate = tl.load(GATE_BIAS + column)[None, :] + tl.load(GATE_WEIGHT + column)[None, :] * log_gap[:, None]
         here = row[:, None] * WIDTH + column[None, :]
         h = tl.load(H + here, mask=inside[:, None], other=0.0).to(tl.float32)
-        total = _product(total, H, row, inside, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
+        total = _product(total, H, row, inside, w, WEIGHT, column, column >= 0, WIDTH, WIDTH, DEPTH)
         h += share * tl.sigmoid(gate) * (2 * tl.sigmoid(2 * total) - 1)
         tl.store(AFTER + here, h.to(AFTER.dtype.element_ty), mask=inside[:, None])
     else:
+        wait_for_last(AHEAD)
         judged = tl.zeros((ROWS,), tl.float32) + tl.load(SCORE_BIAS)
         for begin in range(0, RANK, JUDGES):
             column = begin + tl.arange(0, JUDGES)
@@ -164,7 +207,8 @@ def euler(
             here = Z + row[:, None] * MADE + QUALITY + column[None, :]
             total = tl.load(here, mask=inside[:, None] & known[None, :], other=0.0)
             score = tl.load(SCORE + column, mask=known, other=0.0)
-            total = _product(total, Z + ACTIVE, row, inside, JUDGE, column, known, MADE, RANK, SHALLOW)
+            w = _weights(JUDGE, 0, column, known, RANK, SHALLOW)
+            total = _product(total, Z + ACTIVE, row, inside, w, JUDGE, column, known, MADE, RANK, SHALLOW)
             judged += tl.sum(tl.where(total < 0, 0.0, total) * score[None, :], 1)
         tl.store(JUDGED + row, judged, mask=inside)
 
@@ -187,17 +231,22 @@ def project(
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """All that needs u and the last h: Y, and the next PREDICTION."""
+    let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
     row, inside, real = _rows(batch, MASK, ROWS)
     column = first + tl.arange(0, GROUP)
     part = tl.where(first < QUERY, 0, 1 + (first - QUERY) // WIDTH)
     total = tl.zeros((ROWS, GROUP), tl.float32)
+    w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
+    wait_for_last(AHEAD)
     for begin in range(0, WIDTH, DEPTH):
         at = begin + tl.arange(0, DEPTH)
         known = at < WIDTH
-        w = tl.load(WEIGHT + column[None, :] * WIDTH + at[:, None], mask=known[:, None], other=0.0)
+        if begin > 0:
+            w = _weights(WEIGHT, begin, column, column >= 0, WIDTH, DEPTH)
         here = row[:, None] * WIDTH + at[None, :]
         mask = inside[:, None] & known[None, :]
         h = tl.load(H + here, mask=mask, other=0.0).to(tl.float32)
@@ -244,12 +293,16 @@ def mix(
     GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
     SHALLOW: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """MIXED = X + context + what is recalled or read; a program more than that says what is in new events' slots."""
+    let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
     row, inside, real = _rows(batch, MASK, ROWS)
     if first < WIDTH:
         column = first + tl.arange(0, GROUP)
+        w = _weights(RECALL, 0, column, column >= 0, RANK, SHALLOW)
+        wait_for_last(AHEAD)
         action = tl.load(TALLY + row, mask=inside, other=0)
         here = row[:, None] * WIDTH + column[None, :]
         total = tl.load(Y + row[:, None] * PROJECTED + column[None, :], mask=inside[:, None], other=0.0)
@@ -257,11 +310,13 @@ def mix(
         total = tl.where(real[:, None], total, 0.0)
         reads, recalls = action == 1, action == 2
         if tl.sum(recalls.to(tl.int32), 0) > 0:
-            total = _product(total, Z + ACTIVE, row, recalls, RECALL, column, column >= 0, MADE, RANK, SHALLOW)
+            total = _product(total, Z + ACTIVE, row, recalls, w, RECALL, column, column >= 0, MADE, RANK, SHALLOW)
         if tl.sum(reads.to(tl.int32), 0) > 0:
-            total = _product(total, FOUND, row, reads, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
+            w = _weights(OUTWARD, 0, column, column >= 0, WIDTH, DEPTH)
+            total = _product(total, FOUND, row, reads, w, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
         _put(MIXED, SQUARES, total, row, inside, column, WIDTH, GROUP)
     else:
+        wait_for_last(AHEAD)
         admitted = tl.load(TALLY + batch + row, mask=inside, other=0) != 0
         at = row.to(tl.int64) * slots + tl.load(SLOT + row, mask=inside, other=0)
         new = tl.load(NEW + row, mask=inside, other=0.0)
@@ -290,16 +345,20 @@ def widen(
     GROUPS: tl.constexpr,
     SOME: tl.constexpr,
     DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """FED = GELU(norm(X) Wᵀ + bias); WEIGHT has the norm's own weights in it."""
+    let_next_begin(AHEAD)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     inside = row < batch
     column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     known = column < FEED
     bias = tl.load(BIAS + column, mask=known, other=0.0)
+    w = _weights(WEIGHT, 0, column, known, WIDTH, DEPTH)
+    wait_for_last(AHEAD)
     scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
     z = tl.zeros((ROWS, GROUP), tl.float32)
-    z = _product(z, X, row, inside, WEIGHT, column, known, WIDTH, WIDTH, DEPTH)
+    z = _product(z, X, row, inside, w, WEIGHT, column, known, WIDTH, WIDTH, DEPTH)
     z = z * scale[:, None] + bias[None, :]
     z = 0.5 * z * (1 + tl.erf(z * 0.7071067811865476))
     here = FED + row[:, None] * FEED + column[None, :]
@@ -321,11 +380,15 @@ def narrow(
     ROWS: tl.constexpr,
     GROUP: tl.constexpr,
     DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """AFTER = X + FED Wᵀ + bias, and 0 for sequences that have no position now."""
+    let_next_begin(AHEAD)
     row, inside, real = _rows(batch, MASK, ROWS)
     column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
+    w = _weights(WEIGHT, 0, column, column >= 0, FEED, DEPTH)
+    wait_for_last(AHEAD)
     here = row[:, None] * WIDTH + column[None, :]
     total = tl.load(X + here, mask=inside[:, None], other=0.0).to(tl.float32) + tl.load(BIAS + column)[None, :]
-    total = _product(total, FED, row, inside, WEIGHT, column, column >= 0, FEED, FEED, DEPTH)
+    total = _product(total, FED, row, inside, w, WEIGHT, column, column >= 0, FEED, FEED, DEPTH)
     _put(AFTER, SQUARES, tl.where(real[:, None], total, 0.0), row, inside, column, WIDTH, GROUP)

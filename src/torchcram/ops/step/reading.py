@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from torchcram.ops.records import KNOWN as _OFF
+from torchcram.ops.step.products import let_next_begin, wait_for_last
 
 _KNOWN = tl.constexpr(_OFF)
 _LOWEST = tl.constexpr(-3.4e38)
@@ -97,27 +98,18 @@ def read(
     TRAINED: tl.constexpr,
     TILE: tl.constexpr,
     FEW: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """What one head of a sequence reads, if the router has it read, and then what it writes, if it is let in.
 
     All heads find out the same about action and slot. What is known of the slots must stay as it is: other heads may
     be looking at it.
     """
+    let_next_begin(AHEAD)
     row, head = tl.program_id(0), tl.program_id(1)
     far = row.to(tl.int64)
-    real = tl.load(MASK + row) != 0
-    channel, part, own = tl.arange(0, WIDE), tl.arange(0, SOME), tl.arange(0, SIZE)
-    h = tl.load(H + row * WIDTH + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
-    missed = tl.load(MISSED + row * GROUPS + part, mask=part < GROUPS, other=0.0)
-    judged, log_gap = tl.load(JUDGED + row), tl.load(LOG_GAP + row).to(tl.float32)
-    router = _router(Z + row * MADE + ROUTER, SCALARS, OUT, OUT_BIAS, LEAD, HIDDEN, UNITS)
-    mine = Y + row * PROJECTED + QUERY + head * SIZE + own
-    query, recency = tl.load(mine) * scale, tl.load(RECENCY + head)
-    now, now_position = tl.load(NOW + row), tl.load(NOW_POSITION + 2 * row)
-    new = tl.load(Z + row * MADE + PRIORITY) + tl.load(Y + row * PROJECTED + OWN)
-
-    # The new event's place: a free one, or that of the worst, of which the newest is the first to go.
-    new = new.to(HELD.dtype.element_ty).to(tl.float32)
+    # The new event's place: a free one, or that of the worst, of which the newest is the first to go. What is held has
+    # not changed since the last step, so that can be found out before all else.
     worst = tl.full((), float("inf"), tl.float32)
     newest = tl.full((), -3, tl.int64)
     slot = tl.full((), 0, tl.int32)
@@ -139,6 +131,19 @@ def read(
         goes = (low < worst) | ((low == worst) & (latest > newest))
         worst, newest, slot = tl.where(goes, low, worst), tl.where(goes, latest, newest), tl.where(goes, place, slot)
         count += tl.sum((position >= 0).to(tl.int32), 0)
+
+    wait_for_last(AHEAD)
+    real = tl.load(MASK + row) != 0
+    channel, part, own = tl.arange(0, WIDE), tl.arange(0, SOME), tl.arange(0, SIZE)
+    h = tl.load(H + row * WIDTH + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
+    missed = tl.load(MISSED + row * GROUPS + part, mask=part < GROUPS, other=0.0)
+    judged, log_gap = tl.load(JUDGED + row), tl.load(LOG_GAP + row).to(tl.float32)
+    router = _router(Z + row * MADE + ROUTER, SCALARS, OUT, OUT_BIAS, LEAD, HIDDEN, UNITS)
+    mine = Y + row * PROJECTED + QUERY + head * SIZE + own
+    query, recency = tl.load(mine) * scale, tl.load(RECENCY + head)
+    now, now_position = tl.load(NOW + row), tl.load(NOW_POSITION + 2 * row)
+    new = tl.load(Z + row * MADE + PRIORITY) + tl.load(Y + row * PROJECTED + OWN)
+    new = new.to(HELD.dtype.element_ty).to(tl.float32)
     offered = tl.where(new == new, tl.minimum(tl.maximum(new, -largest), largest), -largest)
     admitted = real & (offered > worst)
 

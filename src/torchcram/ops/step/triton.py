@@ -2,9 +2,12 @@
 
 With few sequences a product takes as long as its weights take to arrive. So each program makes a few columns of one for
 all sequences of a tile, from weights that lie side by side; and it asks for all that it can before it waits for any.
+On a GPU that can do so (Hopper or newer), a kernel asks for its weights while the one before it is still at work.
 """
 
 import math
+from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -15,7 +18,7 @@ from torchcram.ops.step import GROUP, Clock, Held, Scratch, Sizes, Weights
 from torchcram.ops.step.products import enter, euler, mix, narrow, project, widen
 from torchcram.ops.step.reading import read
 
-_DEPTH = 512  # bytes of a row that are multiplied at a time
+_DEPTH = 1024  # bytes of a row that are multiplied at a time
 _TILE = 1024  # slots looked at together for the worst
 _BYTES = 16 << 10  # of keys or values that are read together
 
@@ -28,7 +31,8 @@ def step(
     tiles, groups = triton.cdiv(batch, rows), width // GROUP
     enters, projects = sizes.entering, sizes.projected
     drive, active, quality, router, priority, entering = (begin - width for begin in enters[1:])
-    own = {"ROWS": rows, "GROUP": GROUP}
+    ahead: dict[str, Any] = {"AHEAD": _can_begin_early(x.device), "launch_pdl": _can_begin_early(x.device)}
+    own = {"ROWS": rows, "GROUP": GROUP, **ahead}
     normed = {**own, "GROUPS": groups, "SOME": _power(groups)}
     deep, shallow, wide = (min(_DEPTH // x.element_size(), _power(size)) for size in (width, rank, sizes.feed))
     size, slots = width // sizes.heads, sizes.slots
@@ -102,7 +106,7 @@ def step(
             PRIORITY=projects[2],
             QUERY=projects[3],
             MADE=projects[-1],
-            DEPTH=deep,
+            DEPTH=min(deep, 256),  # u and h meet in registers, which are few
             **own,
         )
         read[(batch, sizes.heads)](
@@ -156,6 +160,7 @@ def step(
             TILE=min(_TILE, _power(slots)),
             FEW=min(_BYTES // x.element_size() // size, _power(slots)),
             num_warps=8,
+            **ahead,
         )
         mix[(groups + 1, tiles)](
             x,
@@ -216,6 +221,12 @@ def step(
             **own,
         )
     return out, out_squares
+
+
+@lru_cache
+def _can_begin_early(device: torch.device) -> bool:
+    """Whether a kernel may begin before the one before it has ended; Triton's interpreter knows nothing of it."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _power(size: int) -> int:
