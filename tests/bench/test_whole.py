@@ -33,6 +33,14 @@ def test_as_many_read_as_are_wanted():
     assert {int(action) for action in out.routing.unique()} == {1, 2}
 
 
+def test_writes_do_not_drift():
+    """Of M slots, the n-th of random events enters with the chance M / n."""
+    model = Cram(SIZE.cram()).eval()
+    policy = whole.imposed(SIZE, 32, 200, 2, torch.device("cpu"), training=False)
+    out = model(torch.randint(32, (32, 200)), policy=policy)
+    assert out.ledger().writes == pytest.approx(sum(min(1, 16 / n) for n in range(1, 201)) / 200, rel=0.03)
+
+
 def test_a_step_trains_and_a_prefill_does_not():
     tokens = torch.randint(32, (2, 16))
     contender = whole.Contender(SIZE.cram(), SIZE, torch.device("cpu"))

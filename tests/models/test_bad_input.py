@@ -257,6 +257,11 @@ def test_forced_actions(model):
     model(ids(), policy=RoutingPolicy(actions=ids(ROWS, LENGTH, LAYERS).to(torch.int8) + 1))
 
 
+def test_forced_priorities(model):
+    with pytest.raises(ValueError, match=r"policy.priorities has shape \(2, 10\); expected \(2, 10, 3\)"):
+        model(ids(), policy=RoutingPolicy(priorities=torch.zeros(ROWS, LENGTH)))
+
+
 def test_forced_read_in_a_layer_without_a_buffer(lively):
     model = lively({"episodic.layers": [0, 2]})
     actions = torch.zeros(ROWS, LENGTH, LAYERS, dtype=torch.int64)

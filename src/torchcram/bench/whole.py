@@ -184,10 +184,21 @@ def attention(
 
 
 def imposed(size: Size, batch: int, length: int, layers: int, device: torch.device, *, training: bool) -> RoutingPolicy:
-    """Reads at random positions, as many as are wanted in every layer; all others recall."""
-    chance = torch.rand(batch, length, layers, generator=torch.Generator().manual_seed(0))
+    """Reads at random positions, as many as are wanted in every layer; all others recall. Writes at random, too.
+
+    What an untrained model thinks is worth keeping drifts along a sequence, and in some layers nearly all is written.
+    """
+    generator = torch.Generator().manual_seed(0)
+    chance = torch.rand(batch, length, layers, generator=generator)
+    priorities = torch.randn(batch, length, layers, generator=generator).to(device)
     actions = torch.where(chance < size.reads, EPISODIC, SEMANTIC).to(device)
     if not training:
-        return RoutingPolicy(actions=actions)
-    draws = Draws(seed=0, step=0, rows=torch.arange(batch, device=device))
-    return RoutingPolicy(actions=actions, audit=size.audit, temperature=_TEMPERATURE, lesson=False, draws=draws)
+        return RoutingPolicy(actions=actions, priorities=priorities)
+    return RoutingPolicy(
+        actions=actions,
+        priorities=priorities,
+        audit=size.audit,
+        temperature=_TEMPERATURE,
+        lesson=False,
+        draws=Draws(seed=0, step=0, rows=torch.arange(batch, device=device)),
+    )

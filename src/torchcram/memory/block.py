@@ -150,6 +150,7 @@ class Block(nn.Module):
         policy: RoutingPolicy | None = None,
         *,
         forced: Tensor | None = None,
+        priority: Tensor | None = None,
         noise: Tensor | None = None,
         guidance: Guidance | None = None,
         room: Room | None = None,
@@ -158,6 +159,7 @@ class Block(nn.Module):
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
+        priority [B, N]: what events are written with instead of the layer's own, before the sigmoid.
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
         beyond is left out, so `BlockOutput.needed` is to be compared with it. in_place, with one position of each
@@ -205,7 +207,10 @@ class Block(nn.Module):
         store: Store | Slots | None = None
         if self.episodic is not None and state.episodic is not None and to_priority is not None:
             assert from_working is not None
-            offered = seen, h, (to_priority + from_working).squeeze(-1), timeline, state.episodic
+            own = (to_priority + from_working).squeeze(-1)
+            if priority is not None:
+                own = own + (priority.to(own.dtype) - own).detach()
+            offered = seen, h, own, timeline, state.episodic
             if in_place:
                 store = Slots.open(self.episodic, *offered)
             else:

@@ -64,6 +64,9 @@ class RoutingPolicy:
     fed in parts needs another `step` for each."""
     actions: Tensor | None = None
     """[B, N, L] int: use these actions instead of choosing; they win over `reads`."""
+    priorities: Tensor | None = None
+    """[B, N, L]: events are written with these priorities, before the sigmoid, instead of those that layers give them;
+    these learn all the same."""
 
     def __post_init__(self) -> None:
         if self.reads not in get_args(Reads):

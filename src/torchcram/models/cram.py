@@ -153,6 +153,7 @@ class Cram(SequenceModel[BlockOutput, CramState]):
                     memory,
                     policy,
                     forced=forced,
+                    priority=None if policy.priorities is None else policy.priorities[..., number],
                     noise=noise[number % shared],
                     guidance=guidance,
                     room=room,

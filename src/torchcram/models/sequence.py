@@ -210,6 +210,9 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             )
         if policy.actions is not None:
             self._check_actions(policy.actions, (rows, length, self.config.layers))
+        if policy.priorities is not None and policy.priorities.shape != (rows, length, self.config.layers):
+            found, shape = tuple(policy.priorities.shape), (rows, length, self.config.layers)
+            raise ValueError(f"policy.priorities has shape {found}; expected {shape}")
         for name, where in (("answered", policy.answered), ("asked", policy.asked)):
             if where is not None and (where.shape != (rows, length) or where.dtype != torch.bool):
                 raise ValueError(

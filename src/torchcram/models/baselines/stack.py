@@ -146,8 +146,10 @@ class Baseline(SequenceModel[BaselineLayer, BaselineState]):
         keep_state: bool,
     ) -> list[BaselineLayer]:
         """x [B, N, D] through all layers. Of a policy only `asked` applies: each has one way to choose who attends."""
-        if policy.reads == "off" or policy.actions is not None:
-            raise ValueError("reads can be forced for CRAM alone; a baseline has one way to choose who attends")
+        if policy.reads == "off" or policy.actions is not None or policy.priorities is not None:
+            raise ValueError(
+                "reads and writes can be forced for CRAM alone; a baseline has one way to choose who attends"
+            )
         layers: list[BaselineLayer] = []
         for block, state in zip(self.blocks, states, strict=True):
             layers.append(block(x, timeline, state, keep_state=keep_state, asked=policy.asked))
