@@ -166,7 +166,7 @@ def test_policies_of_reading(lively, events):
 
 @torch.no_grad()
 def test_events_are_written_with_the_priorities_given(lively, events):
-    model = lively({"episodic.slots": 8}, seed=4)
+    model = lively({"episodic.slots": 8, "contradiction.rank": 0}, seed=4)
     tokens, dt = events(2, 40, seed=109)
     rising = torch.arange(40.0).view(1, 40, 1).expand(2, 40, 3)
     for priorities, kept in ((rising, range(32, 40)), (-rising, range(8))):
