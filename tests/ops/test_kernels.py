@@ -148,8 +148,9 @@ def test_episodic_read(length, heads, size, held, slots, share, dtype):
 )
 @pytest.mark.parametrize(("length", "slots", "share"), [(300, 16, 0.3), (450, 40, 1.0), (280, None, 0.8)])
 def test_episodic_read_however_it_is_cut_up(length, slots, share, many, listed, few, dtype, monkeypatch):
-    """Rows in parts, one list for several tiles of rows, events put in order in larger tiles; nothing pointed at."""
+    """Rows in parts, what they read in pieces, a list for several tiles of rows, large tiles of events; no pointers."""
     monkeypatch.setattr("torchcram.ops.read.triton._MANY", many)
+    monkeypatch.setattr("torchcram.ops.read.triton._FULL", 1)
     monkeypatch.setattr("torchcram.ops.read.reach._LISTED", listed)
     monkeypatch.setattr("torchcram.ops.read.reach._FEW", few)
     check_read(length, 2, 16, 7, slots, share, dtype, pointed=False)

@@ -178,6 +178,8 @@ def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> 
         return episodic_read(*given, rows, row_time, events).value  # type: ignore[call-arg, arg-type]
 
     _check("read", read, ours, grad, size.dtype)
+    if device.type == "cuda":
+        read = torch.compile(read, dynamic=False)  # as in a layer: what comes before and after the kernels is small
     dense = [normal(batch, heads, length, head) for _ in range(3)]
     dense_grad = torch.randn_like(dense[0])
 

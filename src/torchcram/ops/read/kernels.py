@@ -114,7 +114,9 @@ def _read_forward(
     TILES: tl.constexpr,
     POINTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
+    """What a tile of rows finds in a part of what it can read; all of that, if WHOLE."""
     # The last rows have most to read: their programs begin first.
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
@@ -129,8 +131,8 @@ def _read_forward(
     norm = tl.zeros((ROWS,), tl.float32)
     found = tl.zeros((ROWS, WIDTH), tl.float32)
     LIST += (batch * groups + tile // TILES).to(tl.int64) * total
-    upto = tl.load(UPTO + batch * tl.num_programs(1) + tile)
-    for start in range(0, upto, EVENTS):
+    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, EVENTS)
+    for start in range(begin, upto, EVENTS):
         place = start + tl.arange(0, EVENTS)
         inside = place < upto
         event, first, end, high, low, strength = _listed(LIST, EVENT_TIME, STRENGTH, batch, total, place, inside)
@@ -154,11 +156,81 @@ def _read_forward(
         found = found * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
         norm = norm * shrink + tl.sum(weights, 1)
         top = higher
+    part = _part_of(batch, heads)
+    _finish(OUT, LOG_TOTAL, found, norm, top, part, count, heads, head, row, known, SIZE, WIDTH, WHOLE)
+
+
+@triton.jit
+def _events_of(UPTO, EVENTS: tl.constexpr):
+    """Of a list up to so many, the stretch that is this program's."""
+    upto = tl.load(UPTO)
+    each = tl.cdiv(tl.cdiv(upto, tl.num_programs(2)), EVENTS) * EVENTS
+    begin = tl.minimum(tl.program_id(2) * each, upto)
+    return begin, tl.minimum(begin + each, upto)
+
+
+@triton.jit
+def _part_of(batch, heads):
+    """A sequence's number in what is kept of all parts, one after the other."""
+    return tl.program_id(2) * (tl.num_programs(0) // heads) + batch
+
+
+@triton.jit
+def _finish(
+    OUT,
+    LOG_TOTAL,
+    found,
+    norm,
+    top,
+    batch,
+    count,
+    heads,
+    head,
+    row,
+    known,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """Store what rows found, and the log2 of their weights' sum: without any 0 or, not WHOLE, that of next to nothing."""
     filled = norm > 0
-    found = found / tl.where(filled, norm, 1.0)[:, None]
-    _store(OUT, found, batch, count, heads, head, row, known, SIZE, WIDTH)
-    log_total = tl.where(filled, top + tl.log2(tl.where(filled, norm, 1.0)), 0.0)
+    safe = tl.where(filled, norm, 1.0)
+    _store(OUT, found / safe[:, None], batch, count, heads, head, row, known, SIZE, WIDTH)
+    log_total = tl.where(filled, top + tl.log2(safe), 0.0 if WHOLE else _HIDDEN)
     tl.store(LOG_TOTAL + (batch * heads + head) * count + row, log_total, mask=known)
+
+
+@triton.jit
+def _read_join(
+    PARTS,
+    LOGS,
+    OUT,
+    LOG_TOTAL,
+    count,
+    heads,
+    parts,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """What a tile of rows finds in all parts, PARTS [parts, B, R, H, d] and LOGS [parts, B, H, R]."""
+    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    batches = tl.num_programs(0) // heads
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    known = row < count
+    top = tl.full((ROWS,), _LOWEST, tl.float32)
+    norm = tl.zeros((ROWS,), tl.float32)
+    found = tl.zeros((ROWS, WIDTH), tl.float32)
+    for part in range(parts):
+        own = part * batches + batch
+        logs = tl.load(LOGS + (own * heads + head) * count + row, mask=known, other=_HIDDEN)
+        higher = tl.maximum(top, logs)
+        shrink, weight = tl.exp2(top - higher), tl.exp2(logs - higher)
+        more = _load(PARTS, own, count, heads, head, row, known, SIZE, WIDTH)
+        found = found * shrink[:, None] + weight[:, None] * more
+        norm = norm * shrink + weight
+        top = higher
+    _finish(OUT, LOG_TOTAL, found, norm, top, batch, count, heads, head, row, known, SIZE, WIDTH, True)
 
 
 @triton.jit
@@ -262,6 +334,7 @@ def _read_backward_rows(
     POINTED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    """The gradient of a tile of queries from a part of what they can read, GRAD_Q [parts, B, R, H, d]."""
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -276,8 +349,8 @@ def _read_backward_rows(
     recency = tl.load(RECENCY + head)
     grad_q = tl.zeros((ROWS, WIDTH), tl.float32)
     LIST += (batch * groups + tile // TILES).to(tl.int64) * total
-    upto = tl.load(UPTO + batch * tl.num_programs(1) + tile)
-    for start in range(0, upto, EVENTS):
+    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, EVENTS)
+    for start in range(begin, upto, EVENTS):
         place = start + tl.arange(0, EVENTS)
         inside = place < upto
         event, first, end, high, low, strength = _listed(LIST, EVENT_TIME, STRENGTH, batch, total, place, inside)
@@ -298,7 +371,7 @@ def _read_backward_rows(
         weights = tl.exp2(scores - log_total[:, None])
         slope = weights * (tl.dot(grad, tl.trans(v), input_precision=PRECISION) - inner[:, None])
         grad_q += tl.dot(slope.to(k.dtype), k, input_precision=PRECISION)
-    _store(GRAD_Q, grad_q * scale, batch, count, heads, head, row, known, SIZE, WIDTH)
+    _store(GRAD_Q, grad_q * scale, _part_of(batch, heads), count, heads, head, row, known, SIZE, WIDTH)
 
 
 @triton.jit

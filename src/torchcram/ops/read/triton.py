@@ -19,6 +19,8 @@ LARGEST = 256
 """Largest size of a head that the kernels are made for."""
 _SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
 _MANY = 1024  # programs that keep a GPU busy
+_FULL = 4  # tiles of events that are worth a program of their own
+_JOINED = 32  # rows whose pieces are put together
 _PARTIAL = 1 << 26  # numbers that gradients of keys may have before they are summed
 
 
@@ -77,17 +79,26 @@ def read(
     parts = of_mass.parts(batch, q, k)
     out = torch.empty_like(q)
     log_total = q.new_empty(batch, heads, count, dtype=torch.float32)
+    pieces = by_rows.pieces(q, k)
+    by_piece = [out, log_total]
+    if pieces > 1:
+        by_piece = [q.new_empty(pieces, *x.shape, dtype=torch.float32) for x in by_piece]
     mass = q.new_empty(batch, parts, total, dtype=torch.float32)
     given = strength, recency, first if target is None else target, row_time, event_time
     scale = 1 / math.sqrt(size)
     listed = lists(first, end, count, by_rows.rows)
     groups = listed.events.shape[1]
     with on_device(q):
-        kernels._read_forward[(batch * heads, listed.upto.shape[1])](
-            *(q, k, v, *given, listed.events, listed.upto, out, log_total, count, total, heads, groups, scale),
+        kernels._read_forward[(batch * heads, listed.upto.shape[1], pieces)](
+            *(q, k, v, *given, listed.events, listed.upto, *by_piece, count, total, heads, groups, scale),
             TILES=listed.tiles,
+            WHOLE=pieces == 1,
             **by_rows.meta(q, target),
         )
+        if pieces > 1:
+            kernels._read_join[(batch * heads, triton.cdiv(count, _JOINED))](
+                *(*by_piece, out, log_total, count, heads, pieces), SIZE=size, WIDTH=width(size), ROWS=_JOINED
+            )
         kernels._read_mass[(batch, triton.cdiv(total, of_mass.events), parts)](
             q, k, *given, first, end, order, log_total, mass, count, total, heads, scale, **of_mass.meta(q, target)
         )
@@ -110,7 +121,8 @@ def read_backward(
     end: Tensor,
     order: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries; by parts of keys, values [parts, B, E, H, d], strengths [parts, B, H, E] and recency.
+    """Gradients of queries by pieces of what they read [pieces, B, R, H, d]; by parts of the rows, of keys and values
+    [parts, B, E, H, d], strengths [parts, B, H, E] and recency.
 
     totals [B, H, R]: the log2 of the weights' sum, and what `grad` and what was found have in common, packed.
     """
@@ -118,14 +130,15 @@ def read_backward(
     total = k.shape[1]
     by_rows, by_events = Tiles.of_rows(q), Tiles.of_events(q)
     grad = grad.to(q.dtype).contiguous()
-    grad_q = torch.empty_like(q)
+    pieces = by_rows.pieces(q, k)
+    grad_q = q.new_empty(pieces, *q.shape, dtype=q.dtype if pieces == 1 else torch.float32)
     grads = _room_by_events(q, k)
     given = strength, recency, first if target is None else target, row_time, event_time
     scale = 1 / math.sqrt(size)
     listed = lists(first, end, count, by_rows.rows)
     groups = listed.events.shape[1]
     with on_device(q):
-        kernels._read_backward_rows[(batch * heads, listed.upto.shape[1])](
+        kernels._read_backward_rows[(batch * heads, listed.upto.shape[1], pieces)](
             *(q, k, v, *given, listed.events, listed.upto, grad, totals, grad_q, count, total, heads, groups, scale),
             TILES=listed.tiles,
             **by_rows.meta(q, target),
@@ -178,7 +191,8 @@ def _(q: Tensor, k: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor, Tenso
 
 @read_backward.register_fake
 def _(grad: Tensor, totals: Tensor, q: Tensor, k: Tensor, *rest: Tensor | None) -> tuple[Tensor, ...]:
-    return torch.empty_like(q), *_room_by_events(q, k)
+    pieces = Tiles.of_rows(q).pieces(q, k)
+    return q.new_empty(pieces, *q.shape, dtype=q.dtype if pieces == 1 else torch.float32), *_room_by_events(q, k)
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -191,9 +205,8 @@ def _gradient(ctx: Any, grad: Tensor, _log_total: Tensor, _mass: Tensor) -> tupl
     # Here, and not in the operator, it is compiled together with whatever comes before and after.
     inner = (grad.to(out.dtype).float() * out.float()).sum(-1).transpose(1, 2)
     query, key, value, strength, recency = read_backward(grad, _pack(log_total, inner), *saved)
-    if len(key) > 1:
-        key, value = (x.sum(0, keepdim=True).to(out.dtype) for x in (key, value))
-    return query, key[0], value[0], strength.sum((0, 2)), recency.sum((0, 1, 3)), *(None,) * 6
+    query, key, value = (x[0] if len(x) == 1 else x.sum(0).to(out.dtype) for x in (query, key, value))
+    return query, key, value, strength.sum((0, 2)), recency.sum((0, 1, 3)), *(None,) * 6
 
 
 read.register_autograd(_gradient, setup_context=_remember)
@@ -215,12 +228,9 @@ class Tiles(NamedTuple):
     @classmethod
     def of_rows(cls, query: Tensor) -> "Tiles":
         """Programs have a tile of rows each, and go through events."""
-        batch, count, heads, size = query.shape
+        _, count, _, size = query.shape
         tiles = cls(64, 64, 4, 2) if query.dtype == torch.float32 else OF_ROWS
         rows = min(tiles.rows, max(16, 8192 // width(size)), max(16, triton.next_power_of_2(count)))
-        # Neighbours that read share a stretch of events; but where all are few, no processor is to be idle.
-        while rows > 32 and 4 * batch * heads * -(-count // rows) < _MANY:
-            rows //= 2
         return tiles._replace(rows=rows, events=tiles._fitting(tiles.events, query))
 
     @classmethod
@@ -234,6 +244,12 @@ class Tiles(NamedTuple):
         """The same, one head after the other."""
         tiles = cls(32, 32, 4, 2) if query.dtype == torch.float32 else OF_MASS
         return tiles._of_events(query)
+
+    def pieces(self, query: Tensor, key: Tensor) -> int:
+        """Into how many pieces what rows can read is cut, so that no processor is idle where rows are few."""
+        batch, count, heads, _ = query.shape
+        wanted = _MANY // max(1, batch * heads * -(-count // self.rows))
+        return max(1, min(wanted, key.shape[1] // (_FULL * self.events)))
 
     def parts(self, programs: int, query: Tensor, key: Tensor) -> int:
         """Into how many parts the rows are cut, for so many programs a tile of events."""
@@ -268,7 +284,7 @@ class Tiles(NamedTuple):
         }
 
 
-OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
+OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
 
 
 def width(size: int) -> int:
