@@ -1,9 +1,8 @@
 """The expert as GPU kernels: each Euler step is one product whose result is used before it leaves the processor.
 
 A step reads the state, what drives it and the weights, and writes the next state and, if there will be a backward pass,
-the slope tanh(W h + drive). The backward pass goes through the steps from the last one, likewise: the product that
-finds the gradient of a state goes on to what the step before makes of it. What each adds to the gradient of the drive
-is added up at the end, and the gradient of W is two products for all steps.
+the slope tanh(W h + drive). The backward pass goes through the steps from the last one; what each adds to the gradient
+of the drive is added up on the way, and the gradient of W is two products for all steps.
 """
 
 import os
@@ -21,8 +20,7 @@ from torchcram.ops.expert import Given
 
 _ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile of a product
 _STRETCH, _CHANNELS = 16, 128  # positions and channels taken at a time where there is no product
-_PRODUCT: dict[str, Any] = {"num_warps": 8, "num_stages": 3, "maxnreg": 128}
-"""Registers are few, so that two programs share a processor: one writes while the other multiplies."""
+_PROGRAMS = 264  # that sum gradients over positions
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
@@ -57,7 +55,9 @@ def advance(
     middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
     rows = batch * length
-    columns, grid, tile, part = _cut(rows, width)
+    columns = min(_COLUMNS, triton.next_power_of_2(width))
+    grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _ROWS),)
+    tile, part = [_ROWS, columns // 2], [_ROWS, _DEPTH]
     drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), tile)
     weights = TensorDescriptor.from_tensor(weight, [columns, _DEPTH])
     h = start
@@ -83,7 +83,9 @@ def advance(
                 ROWS=_ROWS,
                 COLUMNS=columns,
                 DEPTH=_DEPTH,
-                **_PRODUCT,
+                num_warps=8,
+                num_stages=3,
+                maxnreg=128,  # so that two programs share a processor: one writes while the other multiplies
             )
         h = out
     if not learns:
@@ -116,45 +118,35 @@ def advance_backward(
     log_gap, weight = log_gap.contiguous(), weight.contiguous()
     grad_into = start.new_empty(batch, length, 2 * width)
     inner = torch.empty_like(slopes)
-    sums = start.new_empty(2, steps, _parts(rows), width, dtype=_wide(gate_bias))
-    g = grad.to(start.dtype).contiguous().view(rows, width)
+    programs = _parts(rows)
     channels = min(_CHANNELS, triton.next_power_of_2(width))
-    columns, grid, tile, part = _cut(rows, width)
-    flat, drive = inner.view(-1, width), grad_into.view(rows, 2 * width)
-    gate = log_gap, gate_weight, gate_bias
-    with on_device(start):
-        _euler_slope[(_parts(rows), triton.cdiv(width, channels))](
-            *(g, slopes[-1], *gate, inner[-1], grad_into, sums[:, -1], rows, width, 1 / steps, sums.stride(0)),
-            ONLY=steps == 1,
-            ROWS=_ROWS,
-            STRETCH=_STRETCH,
-            CHANNELS=channels,
-        )
-        for number in reversed(range(1, steps)):
-            after = torch.empty_like(g)
-            views = (g, slopes[number - 1], after, inner[number - 1])
-            _euler_back[grid](
-                TensorDescriptor.from_tensor(inner[number].view(rows, width), part),
-                TensorDescriptor.from_tensor(weight, [_DEPTH, columns]),
-                *(TensorDescriptor.from_tensor(x.view(rows, width), tile) for x in views),
-                *(TensorDescriptor.from_tensor(x, tile) for x in (flat, drive)),
-                *gate,
-                sums[:, number - 1],
+    sums = start.new_empty(2, steps, programs, width, dtype=_wide(gate_bias))
+    given = grad.to(start.dtype).contiguous().view(rows, width)
+    g = torch.empty_like(given)  # what came from outside is not to be changed
+    for number in reversed(range(steps)):
+        with on_device(start):
+            _euler_slope[(programs, triton.cdiv(width, channels))](
+                given if number == steps - 1 else g,
+                g,
+                slopes[number],
+                log_gap,
+                gate_weight,
+                gate_bias,
+                inner[number],
+                grad_into,
+                sums[:, number],
                 rows,
                 width,
                 1 / steps,
                 sums.stride(0),
+                inner.stride(0),
                 STEPS=steps,
-                FIRST=number == 1,
-                ROWS=_ROWS,
-                COLUMNS=columns,
-                DEPTH=_DEPTH,
-                **_PRODUCT,
+                FIRST=number == 0,
+                LAST=number == steps - 1,
+                STRETCH=_STRETCH,
+                CHANNELS=channels,
             )
-            g = after
-    product = inner[0].view(rows, width), weight
-    # What came from outside is not to be changed; what was made here need not be copied.
-    g = torch.addmm(g, *product) if steps == 1 else g.addmm_(*product)
+        g.addmm_(inner[number].view(rows, width), weight)
     grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
     if steps > 1:
         grad_weight = torch.addmm(grad_weight, inner[1:].view(-1, width).t(), middle.view(-1, width))
@@ -164,15 +156,9 @@ def advance_backward(
     return grad_into, grad_rate, grad_initial, grad_weight, sums
 
 
-def _cut(rows: int, width: int) -> tuple[int, tuple[int], list[int], list[int]]:
-    """Columns of a product's tile, programs, and the tiles of what goes into its end and of what it multiplies."""
-    columns = min(_COLUMNS, int(triton.next_power_of_2(width)))
-    return columns, (-(-width // columns) * _parts(rows),), [_ROWS, columns // 2], [_ROWS, _DEPTH]
-
-
 def _parts(rows: int) -> int:
     """Of so many positions, that are summed over by themselves."""
-    return -(-rows // _ROWS)
+    return min(_PROGRAMS, -(-rows // _STRETCH))
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -282,18 +268,9 @@ def _euler_step(
 
 
 @triton.jit
-def _back(grad, slope, gate, log_gap):
-    """The gradient of W h + drive, and what positions × channels add to the gradients of the gate's bias and weight.
-
-    grad: of the state after a step, times the step's share.
-    """
-    turned = grad * slope * gate * (1 - gate)
-    return grad * gate * (1 - slope * slope), turned, turned * log_gap[:, None]
-
-
-@triton.jit
 def _euler_slope(
     GRAD,
+    COPY,
     SLOPE,
     LOG_GAP,
     GATE_WEIGHT,
@@ -305,91 +282,47 @@ def _euler_slope(
     width,
     share,
     sums_step,
-    ONLY: tl.constexpr,
-    ROWS: tl.constexpr,
+    inner_step,
+    STEPS: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
     STRETCH: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):
-    """INNER, the gradient of W h + drive in the last step, and what the gate's gradients sum up to; of a few channels.
+    """INNER, the gradient of W h + drive in a step, and what the gate's gradients sum up to; of a few channels.
 
-    If it is the ONLY step, that goes to the second half of GRAD_INTO [rows, 2D], too.
+    In the FIRST step, which comes last, the sum over all steps goes to the second half of GRAD_INTO [rows, 2D]; those
+    of the others are `inner_step` further on each. In the LAST step GRAD is copied to COPY.
     """
-    number = tl.program_id(0)
+    first = tl.program_id(0)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     known = channel < width
     by_weight = tl.zeros((STRETCH, CHANNELS), tl.float32)  # summed over positions once, at the end
     by_bias = tl.zeros((STRETCH, CHANNELS), tl.float32)
-    for begin in range(number * ROWS, tl.minimum(number * ROWS + ROWS, rows), STRETCH):
+    for begin in range(first * STRETCH, rows, tl.num_programs(0) * STRETCH):
         at = (begin + tl.arange(0, STRETCH)).to(tl.int64)
         inside = at < rows
         mask = inside[:, None] & known[None, :]
         here = at[:, None] * width + channel[None, :]
-        grad = share * tl.load(GRAD + here, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(GRAD + here, mask=mask, other=0.0)
+        if LAST:
+            tl.store(COPY + here, grad, mask=mask)
+        grad = share * grad.to(tl.float32)
         slope = tl.load(SLOPE + here, mask=mask, other=0.0).to(tl.float32)
         log_gap = tl.load(LOG_GAP + at, mask=inside, other=0.0).to(tl.float32)
-        inner, bias, weight = _back(grad, slope, _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known), log_gap)
+        gate = _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known)
+        inner = grad * gate * (1 - slope * slope)
         tl.store(INNER + here, inner.to(INNER.dtype.element_ty), mask=mask)
-        by_bias += bias
-        by_weight += weight
-        if ONLY:
+        turned = grad * slope * gate * (1 - gate)
+        by_bias += turned
+        by_weight += turned * log_gap[:, None]
+        if FIRST:
+            another = INNER + here
+            for _ in tl.static_range(1, STEPS):
+                another += inner_step
+                inner += tl.load(another, mask=mask, other=0.0).to(tl.float32)
             there = GRAD_INTO + at[:, None] * 2 * width + width + channel[None, :]
             tl.store(there, inner.to(GRAD_INTO.dtype.element_ty), mask=mask)
-    own = SUMS + number * width + channel
+    own = SUMS + first * width + channel
     tl.store(own, tl.sum(by_weight, 0), mask=known)
     tl.store(own + sums_step, tl.sum(by_bias, 0), mask=known)
-
-
-@triton.jit
-def _euler_back(
-    INNER,
-    WEIGHT,
-    GRAD,
-    SLOPE,
-    AFTER,
-    BEFORE,
-    ALL,
-    GRAD_INTO,
-    LOG_GAP,
-    GATE_WEIGHT,
-    GATE_BIAS,
-    SUMS,
-    rows,
-    width,
-    share,
-    sums_step,
-    STEPS: tl.constexpr,
-    FIRST: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """AFTER = GRAD + INNER W, a tile of it: the gradient of a state; and BEFORE, the INNER of the step that made it.
-
-    SLOPE and SUMS are that step's. If it is the FIRST, the sum over ALL steps [K · rows, D] goes to the second half of
-    GRAD_INTO [rows, 2D]. All but INNER is in tiles half as wide as those of the product, like those of `_euler_step`.
-    """
-    across = tl.cdiv(width, COLUMNS)
-    column, number = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across
-    first = number * ROWS
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for begin in range(0, width, DEPTH):
-        total = tl.dot(INNER.load([first, begin]), WEIGHT.load([begin, column]), total, input_precision="ieee")
-    at = first + tl.arange(0, ROWS)
-    log_gap = tl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(tl.float32)
-    halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
-    for half in tl.static_range(2):
-        begin = column + half * (COLUMNS // 2)
-        grad = halves[half] + GRAD.load([first, begin]).to(tl.float32)
-        AFTER.store([first, begin], grad.to(AFTER.dtype))
-        channel = begin + tl.arange(0, COLUMNS // 2)
-        known = channel < width
-        gate = _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known)
-        inner, bias, weight = _back(share * grad, SLOPE.load([first, begin]).to(tl.float32), gate, log_gap)
-        own = SUMS + number * width + channel
-        tl.store(own, tl.sum(weight, 0), mask=known)
-        tl.store(own + sums_step, tl.sum(bias, 0), mask=known)
-        BEFORE.store([first, begin], inner.to(BEFORE.dtype))
-        if FIRST:
-            for later in tl.static_range(1, STEPS):
-                inner += ALL.load([later * rows + first, begin]).to(tl.float32)
-            GRAD_INTO.store([first, width + begin], inner.to(GRAD_INTO.dtype))

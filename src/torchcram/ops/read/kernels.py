@@ -192,7 +192,7 @@ def _finish(
     WIDTH: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """Store what rows found, and the log2 of their weights' sum: without any 0 or, not WHOLE, that of next to nothing."""
+    """Store what rows found, and the log2 of their weights' sum: of none 0 or, not WHOLE, that of next to nothing."""
     filled = norm > 0
     safe = tl.where(filled, norm, 1.0)
     _store(OUT, found / safe[:, None], batch, count, heads, head, row, known, SIZE, WIDTH)

@@ -228,9 +228,12 @@ class Tiles(NamedTuple):
     @classmethod
     def of_rows(cls, query: Tensor) -> "Tiles":
         """Programs have a tile of rows each, and go through events."""
-        _, count, _, size = query.shape
+        batch, count, heads, size = query.shape
         tiles = cls(64, 64, 4, 2) if query.dtype == torch.float32 else OF_ROWS
         rows = min(tiles.rows, max(16, 8192 // width(size)), max(16, triton.next_power_of_2(count)))
+        # Neighbours that read share a stretch of events; but where all are few, no processor is to be idle.
+        while rows > 32 and 4 * batch * heads * -(-count // rows) < _MANY:
+            rows //= 2
         return tiles._replace(rows=rows, events=tiles._fitting(tiles.events, query))
 
     @classmethod
@@ -284,7 +287,7 @@ class Tiles(NamedTuple):
         }
 
 
-OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 64, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
+OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
 
 
 def width(size: int) -> int:

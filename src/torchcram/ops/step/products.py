@@ -141,12 +141,12 @@ def enter(
             tl.store(Z + row[:, None] * MADE + column[None, :], z, mask=inside[:, None])
     else:
         column -= WIDTH + MADE
-        w = _weights(EXPECT, 0, column, column >= 0, RANK, SHALLOW)
+        expect = _weights(EXPECT, 0, column, column >= 0, RANK, SHALLOW)
         wait_for_last(AHEAD)
         x = tl.load(X + row[:, None] * WIDTH + column[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         norm = tl.load(NORM + column)
         guess = tl.zeros((ROWS, GROUP), tl.float32)
-        guess = _product(guess, PREDICTION, row, inside, w, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
+        guess = _product(guess, PREDICTION, row, inside, expect, EXPECT, column, column >= 0, RANK, RANK, SHALLOW)
         scale = _scale(SQUARES, row, inside, eps, WIDTH, GROUPS, SOME)
         miss = x * norm[None, :] * scale[:, None] - guess
         own = row * (WIDTH // GROUP) + tl.program_id(0) - (WIDTH + MADE) // GROUP
@@ -207,8 +207,8 @@ def euler(
             here = Z + row[:, None] * MADE + QUALITY + column[None, :]
             total = tl.load(here, mask=inside[:, None] & known[None, :], other=0.0)
             score = tl.load(SCORE + column, mask=known, other=0.0)
-            w = _weights(JUDGE, 0, column, known, RANK, SHALLOW)
-            total = _product(total, Z + ACTIVE, row, inside, w, JUDGE, column, known, MADE, RANK, SHALLOW)
+            judge = _weights(JUDGE, 0, column, known, RANK, SHALLOW)
+            total = _product(total, Z + ACTIVE, row, inside, judge, JUDGE, column, known, MADE, RANK, SHALLOW)
             judged += tl.sum(tl.where(total < 0, 0.0, total) * score[None, :], 1)
         tl.store(JUDGED + row, judged, mask=inside)
 
@@ -312,8 +312,8 @@ def mix(
         if tl.sum(recalls.to(tl.int32), 0) > 0:
             total = _product(total, Z + ACTIVE, row, recalls, w, RECALL, column, column >= 0, MADE, RANK, SHALLOW)
         if tl.sum(reads.to(tl.int32), 0) > 0:
-            w = _weights(OUTWARD, 0, column, column >= 0, WIDTH, DEPTH)
-            total = _product(total, FOUND, row, reads, w, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
+            outward = _weights(OUTWARD, 0, column, column >= 0, WIDTH, DEPTH)
+            total = _product(total, FOUND, row, reads, outward, OUTWARD, column, column >= 0, WIDTH, WIDTH, DEPTH)
         _put(MIXED, SQUARES, total, row, inside, column, WIDTH, GROUP)
     else:
         wait_for_last(AHEAD)
