@@ -452,7 +452,8 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     ("words", "said"),
     [
         (["gravity"], f"experiment = 'gravity' is not possible; allowed: {', '.join(EXPERIMENTS)}, all"),
-        (["all", "--json", "x.json"], "--json = 'x.json' is not possible; allowed: nothing with 'all'"),
+        (["all", "--json", "x.json"], "--json = 'x.json' is not possible; allowed: nothing with several"),
+        (["theory", "gravity"], "experiment = 'gravity' is not possible"),
         (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
         (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),

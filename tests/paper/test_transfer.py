@@ -30,7 +30,7 @@ def test_a_fall_is_against_the_same_seed_from_scratch(tmp_path):
 def test_what_is_begun_with_is_what_was_trained(tmp_path):
     for size in (TRY, *SIZES.values()):
         folders = {str(job.folder) for each in transfer.first(size) for job in each.jobs(size, tmp_path)}
-        for each in transfer.transfers(size):
+        for each in transfer.transfers():
             for job in each.wanted(size).jobs(size, tmp_path):
                 assert job.varied["start.run"] in folders
                 job.check()

@@ -54,7 +54,8 @@ def test_fits_are_made_side_by_side(tmp_path, monkeypatch):
     (run,) = train(trying(tmp_path), [Wanted(name="cram", seeds=1)])["cram"]
     folder = tmp_path / "uea"
     folder.mkdir()
-    fit = transfer_series.Fit(target="p12", model="cram", source=transfer_series.SCRATCH, seed=0, like=run.folder)
+    like = {"like": run.folder, "config": run.config}
+    fit = transfer_series.Fit(target="p12", model="cram", source=transfer_series.SCRATCH, seed=0, **like)
     with pytest.raises(ValueError, match="set-a"):  # in vain, and said so
         transfer_series.finish(trying(tmp_path, data={"p12": folder}), [fit])
 

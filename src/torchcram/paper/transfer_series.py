@@ -10,8 +10,8 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torchcram.timeseries import CramClassifier, CramLabeller, compare, datasets
 from torchcram.timeseries.series import Split
 from torchcram.training import checkpoint
 from torchcram.training.checkpoint import Checkpoint
+from torchcram.training.config import RunConfig
 from torchcram.training.run import RunFolder
 
 TARGETS: Mapping[str, tuple[str, str]] = {"p12": ("physionet", "auroc"), "wearable": ("activity", "accuracy")}
@@ -35,6 +36,7 @@ FROZEN: Mapping[str, tuple[str, ...]] = {"cram": ("semantic", "router", "quality
 SOURCE = "p12"
 """The data set whose models others begin with, too."""
 SCRATCH = "from scratch"
+_LOOK = 0.5  # seconds between looks at whether to stop
 _EPOCHS = {"p12": 4}  # of thousands of samples; of a few hundred, as many as there are by default
 
 
@@ -48,7 +50,9 @@ class Fit:
     """What its layers were trained on before; or from scratch."""
     seed: int
     like: Path
-    """A run that has the layers: those that it begins with, or, from scratch, those that it is to have."""
+    """The run that it begins with the layers of; from scratch, one whose layers are like its own."""
+    config: RunConfig
+    """Of a run with such layers."""
 
     @property
     def name(self) -> str:
@@ -61,7 +65,7 @@ class Fit:
         return setup.out / "series" / f"{self.name}.json"
 
 
-def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, Path]]) -> list[Fit]:
+def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, tuple[Path, RunConfig]]]) -> list[Fit]:
     """All that are to be made with the data that is given, of runs by (model, source) and seed.
 
     From scratch, a model has the layers of its run on SRCD.
@@ -69,17 +73,23 @@ def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, Path]]) ->
     found = []
     for target in (name for name in TARGETS if name in setup.data):
         for (model, source), runs in sources.items():
-            for seed, like in runs.items():
-                common: dict[str, Any] = {"target": target, "model": model, "seed": seed}
+            for seed, (like, config) in runs.items():
+                common: dict[str, Any] = {
+                    "target": target,
+                    "model": model,
+                    "seed": seed,
+                    "like": like,
+                    "config": config,
+                }
                 if source == "srcd":
-                    found.append(Fit(**common, source=SCRATCH, like=like))
+                    found.append(Fit(**common, source=SCRATCH))
                 if source != target:
-                    found.append(Fit(**common, source=source, like=like))
+                    found.append(Fit(**common, source=source))
     return found
 
 
-def finish(setup: Setup, wanted: Sequence[Fit]) -> None:
-    """Make those that are not there yet, side by side."""
+def finish(setup: Setup, wanted: Sequence[Fit], stopped: Callable[[], bool] = lambda: False) -> None:
+    """Make those that are not there yet, side by side; `stopped`, whoever asks, ends it before its time."""
     left = [each for each in wanted if not each.file(setup).is_file()]
     if not left:
         return
@@ -90,9 +100,14 @@ def finish(setup: Setup, wanted: Sequence[Fit]) -> None:
     # Fresh processes: a GPU that one has used does not survive being copied.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(_made_of, each, given): each for each in left}
-        for done in as_completed(waiting):
-            done.result()
-            setup.say(waiting[done].name)
+        while waiting and not stopped():
+            for done in wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
+                done.result()
+                setup.say(waiting.pop(done).name)
+        if waiting:
+            for process in list(pool._processes.values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _made_of(fit: Fit, given: Mapping[str, Any]) -> None:
@@ -107,7 +122,7 @@ def _parts(setup: Setup, target: str) -> Split:
 def make(fit: Fit, parts: Split, setup: Setup) -> None:
     """Fit it, judge it, and keep what came of it; of a model that others begin with its layers, too."""
     begun = time.perf_counter()
-    like = RunFolder(fit.like).config.model.to_dict()
+    like = fit.config.model.to_dict()
     epochs = _EPOCHS.get(fit.target) if setup.size.telling else 1
     settings: dict[str, Any] = {
         "preset": setup.size.preset,
@@ -136,14 +151,13 @@ def layers(setup: Setup, seed: int) -> Path:
 
 
 def _keep(fit: Fit, made: CramClassifier | CramLabeller, folder: Path) -> None:
-    like = RunFolder(fit.like).config
     with tempfile.TemporaryDirectory() as temporary:
         made.save(temporary)
         tensors = load_file(Path(temporary) / "member-0.safetensors")
     held = {name: value for name, value in tensors.items() if name.startswith("model.blocks.")}
     checkpoint.save(folder / "checkpoints", Checkpoint(step=0, tensors=held, extra={}))
     if not (folder / "config.json").exists():
-        RunFolder(folder).begin(like.override({"task": fit.target, "settings": {}, "seed": fit.seed}))
+        RunFolder(folder).begin(fit.config.override({"task": fit.target, "settings": {}, "seed": fit.seed}))
 
 
 @dataclass(kw_only=True)
