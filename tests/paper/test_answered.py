@@ -45,7 +45,7 @@ ELSEWHERE = {
     "redundancy-smollm2": {"rows": probed()},
     "redundancy-training": {"rows": [row for step in (0, 100, 900) for row in probed(step=step)]},
     "timeseries-p12": compared(*MODELS, auroc=0.85),
-    "timeseries-activity": compared(*MODELS, accuracy=0.7),
+    "timeseries-activity": compared(*MODELS, accuracy=0.7, groups=1311),
 }
 
 
@@ -76,8 +76,50 @@ def test_time_series_are_judged_as_models_route_by_themselves():
     assert judged["timeseries/physionet-in-text"].status == "does not hold"
     assert judged["timeseries/activity-in-text"].files == ("timeseries-activity",)
     assert judged["timeseries/cram/mimic3"].status == "not testable here"
-    wearable = {"timeseries-wearable": ELSEWHERE["timeseries-activity"]}
-    assert verdicts.judge(wearable)["timeseries/cram/activity"].why.startswith("of another data set")
+
+
+@pytest.mark.parametrize("claim", ["timeseries/cram/activity", "timeseries/activity-in-text"])
+def test_what_people_do_is_judged_on_the_whole_data_alone(claim):
+    """Not on a fragment of it, and not on other data of the kind, whose numbers are told."""
+    whole = {"timeseries-activity": compared(*MODELS, accuracy=0.181, groups=1311)}
+    assert verdicts.judge(whole)[claim].status in ("holds", "holds differently")
+    part = verdicts.judge({"timeseries-activity": compared(*MODELS, accuracy=0.181, groups=131)})[claim]
+    other = verdicts.judge({"timeseries-wearable": compared(*MODELS, accuracy=0.181)})[claim]
+    for found in (part, other, verdicts.judge({})[claim]):
+        assert found.status == "not testable here"
+        assert "a tenth of them, of one person of five" in found.why
+        assert found.command.startswith("torchcram timeseries activity FOLDER")
+    assert (part.measured, part.files) == ("", ())
+    assert other.files == ("timeseries-wearable",)
+    assert other.why.startswith("of another data set of the kind, wearable sensors")
+
+
+def moved(target, measured=0.48, **more):
+    claim = CLAIMS["transfer/activity/fall"]
+    row = {
+        "what": f"fall of srcd → {target}",
+        "claim": claim.id,
+        "printed": claim.value,
+        "measured": measured,
+        "runs": 3,
+    }
+    row |= {"model": "cram", "scale": "gpu", "target": target}
+    row |= {"accuracy_from_scratch": 0.9, "accuracy_transferred": 0.2, **more}
+    return verdicts.judge({"paper-transfer": {"rows": [row]}})[claim.id]
+
+
+def test_transfer_to_what_people_do_is_judged_on_the_whole_data_alone():
+    assert moved("activity", groups=1311).status == "holds"
+    assert moved("activity", 0.1, groups=1311).status == "does not hold"
+    assert moved("activity", groups=131).why.startswith("of a fragment: fall of srcd → activity")
+    other = moved("wearable", groups=3)
+    assert other.measured == "cram: 48\u00a0% (3 seeds)"
+    assert "accuracy 90\u00a0% from scratch, 20\u00a0% after transfer" in other.why
+    nothing = moved("wearable", None)
+    for found in (moved("activity", groups=131), other, nothing, verdicts.judge({})["transfer/from/copy/activity"]):
+        assert found.status == "not testable here"
+        assert "a tenth of them" in found.why
+        assert found.command.endswith("--data p12=FOLDER --data activity=FOLDER")
 
 
 @pytest.mark.parametrize(

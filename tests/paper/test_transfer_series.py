@@ -39,9 +39,9 @@ def test_rows_are_complete_and_fits_are_made_once(tried, parts, tmp_path, monkey
         *(f"transfer/from/{source}/activity" for source in ("srcd", "copy", "physionet")),
         *(f"transfer/from/physionet/{task}" for task in ("copy", "associative")),
     } <= printed
-    # Of five sources each to two data sets, but none to itself; and from scratch.
+    # To each data set two models from scratch and three sources, and from PhysioNet to the others.
     files = {path: path.stat().st_mtime_ns for path in (tried / "series").iterdir()}
-    assert len(files) == 2 * 2 + 2 * 3 + 1
+    assert len(files) == 3 * (2 + 3) + 2
     began = RunFolder(tried / "runs" / "copying" / "cram-from=p12-frozen=semantic+router+quality-seed=0").config.start
     assert began.run == str(tried / "runs" / "p12" / "seed=0")
     assert list(transfer.run(setup)) == rows

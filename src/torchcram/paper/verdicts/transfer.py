@@ -7,17 +7,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchcram.paper.claims import CLAIMS, Claim
+from torchcram.paper.verdicts import timeseries, unmeasured
 from torchcram.paper.verdicts.verdict import Results, Rule, Verdict, about, figure, is_number, of_runs, reproduce
 
 _FALLS = ("transfer/copy/fall", "transfer/physionet/fall", "transfer/activity/fall")
 """The targets of table 2, from SRCD."""
+_ACTIVITY = "activity"
 
 
 def _transferred(claim: Claim, results: Results) -> Verdict | None:
     """As rows say it, and what became of accuracy: fewer reads mean little where it fell with them."""
     verdict = of_runs(claim, results)
+    return None if verdict is None else _beside_accuracy(claim, results, verdict)
+
+
+def _to_activity(claim: Claim, results: Results) -> Verdict:
+    """The same of what people do: from the whole data a verdict, from others of the kind numbers alone."""
+    command = f"{reproduce(results, 'transfer')} --data p12=FOLDER --data activity=FOLDER"
+    verdict = of_runs(claim, results) or unmeasured.in_vain(claim, results)
     if verdict is None:
-        return None
+        return Verdict(status="not testable here", why=timeseries.ABSENT, command=command)
+    verdict = replace(_beside_accuracy(claim, results, verdict), command=command)
+    told = [row for _, row in about(claim, results) if row.get("target") == _ACTIVITY]
+    if told and all(map(timeseries.is_whole, told)):
+        return verdict
+    what = "of a fragment" if told else timeseries.OTHER
+    return replace(verdict, status="not testable here", why=f"{what}: {verdict.why}; {timeseries.ABSENT}")
+
+
+def _beside_accuracy(claim: Claim, results: Results, verdict: Verdict) -> Verdict:
     for _, row in about(claim, results):
         ends = [
             next((value for key, value in row.items() if key.endswith(end) and _is_score(key)), None)
@@ -37,9 +55,9 @@ def _is_score(key: str) -> bool:
 def _in_short(claim: Claim, results: Results) -> Verdict | None:
     """The abstract's range, from the falls of table 2 that there are."""
     found = [
-        (file, target, float(row["measured"]))
-        for target in _FALLS
-        for file, row in about(CLAIMS[target], results)
+        (file, str(row.get("target") or fall.split("/")[1]), float(row["measured"]))
+        for fall in _FALLS
+        for file, row in about(CLAIMS[fall], results)
         if is_number(row.get("measured")) and is_number(row.get("printed")) and "caveat" not in row
     ]
     if not found:
@@ -48,7 +66,7 @@ def _in_short(claim: Claim, results: Results) -> Verdict | None:
     inside = [low - 0.05 <= value <= high + 0.05 for _, _, value in found]
     return Verdict(
         status="holds" if all(inside) else "holds differently" if any(inside) else "does not hold",
-        measured="; ".join(f"{target.split('/')[1]} {figure(value, 'share')}" for _, target, value in found),
+        measured="; ".join(f"{target} {figure(value, 'share')}" for _, target, value in found),
         why=f"less attention than from scratch, {figure(statistics.fmean(v for *_, v in found), 'share')} on average; "
         "more is below nothing. What accuracy did stands beside each of them",
         files=tuple(dict.fromkeys(file for file, _, _ in found)),
@@ -67,7 +85,7 @@ def _itself(claim: Claim, results: Results) -> Verdict:
 _SELF = ("transfer/from/physionet/physionet", "transfer/from/copy/copy")
 
 FIRST: Mapping[str, Rule] = {
-    **{name: _transferred for name in CLAIMS if name.startswith("transfer/")},
+    **{name: _to_activity if _ACTIVITY in name else _transferred for name in CLAIMS if name.startswith("transfer/")},
     "transfer/fall": _in_short,
 }
 """Before what rows of runs say by themselves."""
