@@ -378,6 +378,14 @@ def test_the_command_of_the_papers_experiments_exists_with_its_options():
     )
 
 
+def test_the_first_screen_of_the_readme_shows_the_result_and_two_commands():
+    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:14])
+    assert "(docs/images/result.svg)" in screen
+    targets = re.findall(r"^make (\w+)", screen, re.MULTILINE)
+    assert len(targets) == 2
+    assert all(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for target in targets)
+
+
 def test_every_experiment_is_listed():
     listed = (ROOT / "experiments" / "README.md").read_text()
     assert all(f"`{path.name}" in listed for path in (ROOT / "experiments").glob("*.sh"))
