@@ -155,6 +155,17 @@ def test_the_fall_of_the_papers_recipe_is_dated_by_its_own_length(centre, status
     assert "our recipe it moves by 0.1 steps" in found.why
 
 
+@pytest.mark.parametrize(("before", "told"), [(0.9, "at step 20 (20 to 90)"), (1.4, "at step 70 (50 to 90)")])
+def test_a_fall_before_the_first_evaluation_is_dated_by_its_change_point(before, told):
+    ours = {"what": "sigmoid in reads over training", "model": "cram", "measured": 400, "low": 390, "high": 410}
+    ours |= {"released_at": 350, "steps": 1200}
+    theirs = {**ours, "model": "cram, the paper's recipe", "steps": 2000}
+    smooth = {**theirs, "measured": 20, "low": 20, "high": 90, "before": before}
+    sudden = {**theirs, "what": "change-point in reads over training", "measured": 70, "low": 50, "high": 90}
+    found = verdicts.judge({"paper-phase": {"rows": [ours, smooth, sudden]}})["phase/step"]
+    assert f"with the paper's recipe {told} of 2,000" in found.measured
+
+
 @pytest.mark.parametrize(
     ("low", "best", "status"), [(0.3, "power", "holds"), (0.3, "change-point", "holds differently"), (0.6, "power", "")]
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
@@ -29,6 +29,12 @@ _CALCULATED = "calculated_at"  # the scale, of a row that nothing was trained fo
 ALL = "all"
 """Every experiment, small enough at `ci` for twelve minutes on two cores."""
 
+ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "timeseries": ("table 5", "torchcram timeseries p12 FOLDER --out RUN (or activity, mimic3)"),
+    "redundancy": ("sections 2 and G", "torchcram probe MODEL --text FILE --out RUN"),
+}
+"""What has a command of its own, since it needs data or models of others."""
+
 
 def show_list() -> None:
     """Print the experiments, a line each: what it is about, and how many runs it trains at each scale."""
@@ -36,6 +42,8 @@ def show_list() -> None:
         counts = ", ".join(f"{scale} {experiment.runs(SIZES[scale])}" for scale in get_args(Scale))
         print(f"{name:<13} {experiment.about}{'' if experiment.needs else f' (runs: {counts})'}")
     print(f"{ALL:<13} all of these, one after the other; runs that are the same are trained once (runs: {_all_runs()})")
+    for name, (about, command) in ELSEWHERE.items():
+        print(f"{name:<13} {about}, with data or models of others: {command}")
 
 
 def _all_runs() -> str:
@@ -70,6 +78,8 @@ def run(
     """
     check_choice("scale", scale, Scale)
     for name in names:
+        if name in ELSEWHERE:
+            raise ValueError(f"{name} has a command of its own: {ELSEWHERE[name][1]}")
         if name not in (*EXPERIMENTS, ALL):
             reject("experiment", name, ", ".join((*EXPERIMENTS, ALL)))
     size = SIZES[cast(Scale, scale)]
