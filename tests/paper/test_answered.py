@@ -187,6 +187,8 @@ def test_a_fall_stands_beside_what_became_of_accuracy():
     judged = verdicts.judge({"paper-transfer": {"rows": [row]}})
     assert judged[claim.id].why.endswith("accuracy 90\u00a0% from scratch, 20\u00a0% after transfer")
     assert judged["transfer/fall"].status == "holds"
+    dense = verdicts.judge({"paper-transfer": {"rows": [{**row, "scratch_released": 1}]}})[claim.id]
+    assert dense.why.endswith("2 of 3 from scratch were never released, and so read everywhere")
 
 
 @pytest.mark.slow

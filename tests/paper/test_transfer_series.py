@@ -1,5 +1,7 @@
 """Transfer to time series: layers are taken over, and each fit is made once."""
 
+import json
+
 import pytest
 
 from tests.paper.trying import TRY, check, trying
@@ -9,6 +11,7 @@ from torchcram.paper.runs import Wanted, train
 from torchcram.timeseries.arrays import as_series
 from torchcram.timeseries.series import Split
 from torchcram.training.run import RunFolder
+from torchcram.training.settings import configure
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,26 @@ def test_fits_are_made_side_by_side(tmp_path, monkeypatch):
     fit = transfer_series.Fit(target="p12", model="cram", source=transfer_series.SCRATCH, seed=0, **like)
     with pytest.raises(ValueError, match="set-a"):  # in vain, and said so
         transfer_series.finish(trying(tmp_path, data={"p12": folder}), [fit])
+
+
+def test_a_fall_is_against_the_same_seed_and_has_a_spread(tmp_path):
+    setup = trying(tmp_path)
+    config = configure("srcd", setup.size.settings("srcd"), preset=setup.size.preset)
+    told = {transfer_series.SCRATCH: (0.2, 0.4), "srcd": (0.1, 0.1)}
+    wanted = []
+    for source, shares in told.items():
+        for seed, reads in enumerate(shares):
+            common = {"target": "p12", "model": "cram", "source": source, "seed": seed}
+            fit = transfer_series.Fit(**common, like=tmp_path, config=config)
+            fit.file(setup).parent.mkdir(exist_ok=True)
+            fit.file(setup).write_text(json.dumps({"auroc": 0.8 + 0.1 * seed, "layer_reads": reads, "groups": 9}))
+            wanted.append(fit)
+    rows = {row["claim"]: row for row in transfer_series.rows(setup, wanted) if "printed" in row}
+    fall = rows["transfer/physionet/fall"]
+    assert fall["measured"] == pytest.approx((0.5 + 0.75) / 2)
+    assert fall["sd"] == pytest.approx(0.25 / 2**0.5)
+    assert (fall["runs"], fall["groups"], fall["auroc_transferred"]) == (2, 9, pytest.approx(0.85))
+    assert rows["transfer/from/srcd/physionet"]["measured"] == fall["measured"]
 
 
 def test_nothing_is_done_without_files(tmp_path):

@@ -190,6 +190,7 @@ def compared(transfer: Transfer, after: Sequence[Trained], before: Sequence[Trai
             "claim": claim,
             "printed": CLAIMS[claim].value,
             **summary(columns[column]),
+            "runs": len(after),
             **beside,
         }
 

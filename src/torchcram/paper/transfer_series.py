@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from safetensors.torch import load_file
 from torchcram.files import replacing
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.setup import Setup
+from torchcram.paper.srcd import summary
 from torchcram.results import Row
 from torchcram.timeseries import CramClassifier, CramLabeller, compare, datasets
 from torchcram.timeseries.series import Split
@@ -170,10 +170,15 @@ class _Told:
     """What came of the fits of one model on one data set, by source."""
 
     rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """In the order of seeds."""
+
+    def of(self, source: str, name: str) -> list[float | None]:
+        return [row.get(name) for row in self.rows[source]]
 
     def mean(self, source: str, name: str) -> float | None:
-        values = [row.get(name) for row in self.rows[source]]
-        return None if any(value is None for value in values) else statistics.mean(values)  # type: ignore[type-var]
+        mean = summary(self.of(source, name))["measured"]
+        assert mean is None or isinstance(mean, float)
+        return mean
 
 
 def rows(setup: Setup, wanted: Iterable[Fit]) -> Iterator[Row]:
@@ -204,11 +209,11 @@ _CALLED = {"srcd": "srcd", "copying": "copy", "p12": "physionet"}
 
 def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row]:
     called, measure = TARGETS[target]
-    reads, before = told.mean(source, "layer_reads"), told.mean(SCRATCH, "layer_reads")
+    reads, before = told.of(source, "layer_reads"), told.of(SCRATCH, "layer_reads")
     columns = {
-        "accuracy": told.mean(source, measure),
+        "accuracy": told.of(source, measure),
         "attention": reads,
-        "fall": 1 - reads / before if reads is not None and before else None,
+        "fall": [1 - now / then if now is not None and then else None for now, then in zip(reads, before, strict=True)],
     }
     row_name = called if model == "cram" else f"{model}-{called}"
     # Table 2 is of SRCD alone.
@@ -220,11 +225,11 @@ def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row
                 "what": f"{column} of {source} → {target}",
                 "claim": claim,
                 "printed": CLAIMS[claim].value,
-                "measured": columns[column],
+                **summary(columns[column]),
                 "measure": measure,
                 f"{measure}_from_scratch": told.mean(SCRATCH, measure),
                 f"{measure}_transferred": told.mean(source, measure),
-                "layer_reads_from_scratch": before,
+                "layer_reads_from_scratch": told.mean(SCRATCH, "layer_reads"),
                 "model": model,
                 "source": source,
                 "target": target,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts import timeseries, unmeasured
-from torchcram.paper.verdicts.verdict import Results, Rule, Verdict, about, figure, is_number, of_runs, reproduce
+from torchcram.paper.verdicts.verdict import Results, Row, Rule, Verdict, about, figure, is_number, of_runs, reproduce
 
 _FALLS = ("transfer/copy/fall", "transfer/physionet/fall", "transfer/activity/fall")
 """The targets of table 2, from SRCD."""
@@ -44,8 +44,18 @@ def _beside_accuracy(claim: Claim, results: Results, verdict: Verdict) -> Verdic
         if all(map(is_number, ends)):
             before, after = (figure(float(value), "share") for value in ends if value is not None)
             measure = "AUROC" if row.get("measure") == "auroc" else "accuracy"
-            return replace(verdict, why=f"{verdict.why}; {measure} {before} from scratch, {after} after transfer")
+            why = f"{verdict.why}; {measure} {before} from scratch, {after} after transfer"
+            return replace(verdict, why=why + _dense(claim, row))
     return verdict
+
+
+def _dense(claim: Claim, row: Row) -> str:
+    """A warning where a fall is from reads that nothing was to bring down: of CRAM that was never released."""
+    released, runs = row.get("scratch_released"), row.get("runs")
+    if row.get("model") != "cram" or not (is_number(released) and is_number(runs)) or claim.unit != "share":
+        return ""
+    left = int(runs or 0) - int(released or 0)
+    return f"; {left} of {runs} from scratch were never released, and so read everywhere" if left else ""
 
 
 def _is_score(key: str) -> bool:
