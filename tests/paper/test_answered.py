@@ -187,6 +187,13 @@ def test_a_fall_stands_beside_what_became_of_accuracy():
     judged = verdicts.judge({"paper-transfer": {"rows": [row]}})
     assert judged[claim.id].why.endswith("accuracy 90\u00a0% from scratch, 20\u00a0% after transfer")
     assert judged["transfer/fall"].status == "holds"
+    ends = {"layer_reads_from_scratch": 0.4, "layer_reads_from_scratch_sd": 0.1}
+    ends |= {"layer_reads_transferred": 0.2, "layer_reads_transferred_sd": 0.05}
+    told = verdicts.judge({"paper-transfer": {"rows": [{**row, **ends}]}})[claim.id]
+    assert "reads in a layer 40\u00a0% ± 10\u00a0% from scratch, 20\u00a0% ± 5\u00a0% after transfer" in told.why
+    unlearned = verdicts.judge({"paper-transfer": {"rows": [{**row, "accuracy_from_scratch": 0.02}]}})[claim.id]
+    assert unlearned.status == "not testable here"
+    assert unlearned.why.startswith("at this size the target is not learned")
     dense = verdicts.judge({"paper-transfer": {"rows": [{**row, "scratch_released": 1}]}})[claim.id]
     assert dense.why.endswith("2 of 3 from scratch were never released, and so read everywhere")
 

@@ -63,7 +63,7 @@ def test_fits_are_made_side_by_side(tmp_path, monkeypatch):
         transfer_series.finish(trying(tmp_path, data={"p12": folder}), [fit])
 
 
-def test_a_fall_is_against_the_same_seed_and_has_a_spread(tmp_path):
+def test_a_fall_is_of_means_and_tells_what_it_is_from_and_to(tmp_path):
     setup = trying(tmp_path)
     config = configure("srcd", setup.size.settings("srcd"), preset=setup.size.preset)
     told = {transfer_series.SCRATCH: (0.2, 0.4), "srcd": (0.1, 0.1)}
@@ -77,8 +77,9 @@ def test_a_fall_is_against_the_same_seed_and_has_a_spread(tmp_path):
             wanted.append(fit)
     rows = {row["claim"]: row for row in transfer_series.rows(setup, wanted) if "printed" in row}
     fall = rows["transfer/physionet/fall"]
-    assert fall["measured"] == pytest.approx((0.5 + 0.75) / 2)
-    assert fall["sd"] == pytest.approx(0.25 / 2**0.5)
+    assert fall["measured"] == pytest.approx(1 - 0.2 / 0.6)
+    assert fall["layer_reads_from_scratch_sd"] == pytest.approx(0.2 / 2**0.5)
+    assert fall["layer_reads_transferred_sd"] == 0
     assert (fall["runs"], fall["groups"], fall["auroc_transferred"]) == (2, 9, pytest.approx(0.85))
     assert rows["transfer/from/srcd/physionet"]["measured"] == fall["measured"]
 

@@ -172,16 +172,16 @@ def _row(run: Trained) -> Row:
 def compared(transfer: Transfer, after: Sequence[Trained], before: Sequence[Trained]) -> Iterator[Row]:
     """What the tables print of it, beside what was measured: fewer reads mean little where accuracy fell with them."""
     reads, scratch = ([each.row["layer_reads"] for each in runs] for runs in (after, before))
-    falls = [1 - now / then if then else None for now, then in zip(reads, scratch, strict=True)]
+    accuracies = [each.row["accuracy"] for each in after]
     columns = {
-        "accuracy": [each.row["accuracy"] for each in after],
-        "attention": reads,
-        "fall": falls,
+        "accuracy": summary(accuracies),
+        "attention": summary(reads),
+        "fall": transfer_series.fall(reads, scratch),
     }
     beside: Row = {
         "accuracy_from_scratch": statistics.mean(each.row["accuracy"] for each in before),
-        "accuracy_transferred": statistics.mean(columns["accuracy"]),
-        "layer_reads_from_scratch": statistics.mean(scratch),
+        "accuracy_transferred": statistics.mean(accuracies),
+        **transfer_series.levels(reads, scratch),
         "scratch_released": sum(each.released_at is not None for each in before),
     }
     for claim, column in _claims(transfer):
@@ -189,7 +189,7 @@ def compared(transfer: Transfer, after: Sequence[Trained], before: Sequence[Trai
             "what": f"{column} of {transfer.source} → {transfer.target}",
             "claim": claim,
             "printed": CLAIMS[claim].value,
-            **summary(columns[column]),
+            **columns[column],
             "runs": len(after),
             **beside,
         }

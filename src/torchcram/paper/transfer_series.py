@@ -181,6 +181,23 @@ class _Told:
         return mean
 
 
+def fall(after: Sequence[float | None], before: Sequence[float | None]) -> Row:
+    """How much less attention there is, of what there was from scratch: of means over seeds, since some runs read next
+    to nothing, of which anything is a multiple."""
+    ends = [summary(values)["measured"] for values in (after, before)]
+    now, then = (end if isinstance(end, float) else None for end in ends)
+    return {"measured": 1 - now / then if now is not None and then else None}
+
+
+def levels(after: Sequence[float | None], before: Sequence[float | None]) -> Row:
+    """What a fall is from and to: means over seeds, and deviations."""
+    found: dict[str, object] = {}
+    for name, values in (("from_scratch", before), ("transferred", after)):
+        told = summary(values)
+        found |= {f"layer_reads_{name}": told["measured"], f"layer_reads_{name}_sd": told.get("sd")}
+    return found  # type: ignore[return-value]
+
+
 def rows(setup: Setup, wanted: Iterable[Fit]) -> Iterator[Row]:
     """A row for each fit, then what the tables print beside what was measured."""
     told: dict[tuple[str, str], _Told] = {}
@@ -210,11 +227,7 @@ _CALLED = {"srcd": "srcd", "copying": "copy", "p12": "physionet"}
 def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row]:
     called, measure = TARGETS[target]
     reads, before = told.of(source, "layer_reads"), told.of(SCRATCH, "layer_reads")
-    columns = {
-        "accuracy": told.of(source, measure),
-        "attention": reads,
-        "fall": [1 - now / then if now is not None and then else None for now, then in zip(reads, before, strict=True)],
-    }
+    columns = {"accuracy": summary(told.of(source, measure)), "attention": summary(reads), "fall": fall(reads, before)}
     row_name = called if model == "cram" else f"{model}-{called}"
     # Table 2 is of SRCD alone.
     claims = [(f"transfer/{row_name}/{column}", column) for column in columns] if source == "srcd" else []
@@ -225,11 +238,11 @@ def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row
                 "what": f"{column} of {source} → {target}",
                 "claim": claim,
                 "printed": CLAIMS[claim].value,
-                **summary(columns[column]),
+                **columns[column],
                 "measure": measure,
                 f"{measure}_from_scratch": told.mean(SCRATCH, measure),
                 f"{measure}_transferred": told.mean(source, measure),
-                "layer_reads_from_scratch": told.mean(SCRATCH, "layer_reads"),
+                **levels(reads, before),
                 "model": model,
                 "source": source,
                 "target": target,

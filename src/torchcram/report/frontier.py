@@ -105,7 +105,22 @@ def _note(task: str, runs: Sequence[Row]) -> str:
     note = f"Each model along what trades the one for the other; {said}."
     if task == "text":
         note += " Fewer bits are better. Models with a price were released at a step, as the text was still learned."
-    return note
+    return note + _steady(runs)
+
+
+def _steady(runs: Sequence[Row]) -> str:
+    """How much the time of one and the same model changes with what it reads: what else differs, models differ in."""
+    times: dict[str, list[float]] = {}
+    for row in runs:
+        if row.get("forward_ms") is not None:
+            times.setdefault(str(row["model"]), []).append(float(row["forward_ms"]))
+    most = max((max(each) / min(each) for each in times.values() if len(each) > 1), default=None)
+    if most is None:
+        return ""
+    return (
+        " Time is of a forward pass as it is, not compiled; along its own setting no model's changes by more than "
+        f"{percent(most - 1, 0)}."
+    )
 
 
 def _pair(results: Results, task: str, standalone: str = "") -> list[str]:

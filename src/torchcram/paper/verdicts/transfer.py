@@ -13,6 +13,9 @@ from torchcram.paper.verdicts.verdict import Results, Row, Rule, Verdict, about,
 _FALLS = ("transfer/copy/fall", "transfer/physionet/fall", "transfer/activity/fall")
 """The targets of table 2, from SRCD."""
 _ACTIVITY = "activity"
+_LEARNED = 0.1
+"""Accuracy from scratch below which a task was not learned."""
+_CALLED = {"p12": "PhysioNet", "wearable": "wearable sensors"}
 
 
 def _transferred(claim: Claim, results: Results) -> Verdict | None:
@@ -44,9 +47,24 @@ def _beside_accuracy(claim: Claim, results: Results, verdict: Verdict) -> Verdic
         if all(map(is_number, ends)):
             before, after = (figure(float(value), "share") for value in ends if value is not None)
             measure = "AUROC" if row.get("measure") == "auroc" else "accuracy"
-            why = f"{verdict.why}; {measure} {before} from scratch, {after} after transfer"
-            return replace(verdict, why=why + _dense(claim, row))
+            why = f"{verdict.why}{_levels(claim, row)}; {measure} {before} from scratch, {after} after transfer"
+            verdict = replace(verdict, why=why + _dense(claim, row))
+            if measure == "accuracy" and float(ends[0] or 0) < _LEARNED:
+                why = f"at this size the target is not learned from scratch, so nothing follows; {verdict.why}"
+                return replace(verdict, status="not testable here", why=why)
+            return verdict
     return verdict
+
+
+def _levels(claim: Claim, row: Row) -> str:
+    """What a fall is from and to."""
+    words = []
+    for name, told in (("from_scratch", "from scratch"), ("transferred", "after transfer")):
+        mean, deviation = row.get(f"layer_reads_{name}"), row.get(f"layer_reads_{name}_sd")
+        if mean is None or deviation is None or claim.unit != "share":
+            return ""
+        words.append(f"{figure(float(mean), 'share')} ± {figure(float(deviation), 'share', 2)} {told}")
+    return f"; reads in a layer {', '.join(words)}"
 
 
 def _dense(claim: Claim, row: Row) -> str:
@@ -65,7 +83,7 @@ def _is_score(key: str) -> bool:
 def _in_short(claim: Claim, results: Results) -> Verdict | None:
     """The abstract's range, from the falls of table 2 that there are."""
     found = [
-        (file, str(row.get("target") or fall.split("/")[1]), float(row["measured"]))
+        (file, _CALLED.get(str(row.get("target")), fall.split("/")[1]), float(row["measured"]))
         for fall in _FALLS
         for file, row in about(CLAIMS[fall], results)
         if is_number(row.get("measured")) and is_number(row.get("printed")) and "caveat" not in row
