@@ -191,11 +191,22 @@ def test_a_fall_stands_beside_what_became_of_accuracy():
     ends |= {"layer_reads_transferred": 0.2, "layer_reads_transferred_sd": 0.05}
     told = verdicts.judge({"paper-transfer": {"rows": [{**row, **ends}]}})[claim.id]
     assert "reads in a layer 40\u00a0% ± 10\u00a0% from scratch, 20\u00a0% ± 5\u00a0% after transfer" in told.why
+    assert "seeds differ" not in told.why
+    ends |= {"layer_reads_from_scratch_sd": 0.3}
+    assert "seeds differ by" in verdicts.judge({"paper-transfer": {"rows": [{**row, **ends}]}})[claim.id].why
     unlearned = verdicts.judge({"paper-transfer": {"rows": [{**row, "accuracy_from_scratch": 0.02}]}})[claim.id]
     assert unlearned.status == "not testable here"
     assert unlearned.why.startswith("at this size the target is not learned")
     dense = verdicts.judge({"paper-transfer": {"rows": [{**row, "scratch_released": 1}]}})[claim.id]
     assert dense.why.endswith("2 of 3 from scratch were never released, and so read everywhere")
+
+
+def test_commands_name_the_data_that_they_take():
+    judged = verdicts.judge(verdicts.read(RESULTS))
+    assert judged["transfer/physionet/fall"].command.endswith("reproduce transfer --scale gpu --data p12=FOLDER")
+    assert judged["transfer/from/physionet/mimic3"].command.endswith("--data p12=FOLDER --data mimic3=FOLDER")
+    assert judged["transfer/from/physionet/mimic3"].status == "not testable here"
+    assert judged["timeseries/cram/mimic3"].command.startswith("torchcram timeseries mimic3")
 
 
 @pytest.mark.slow

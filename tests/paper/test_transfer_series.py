@@ -39,12 +39,13 @@ def test_rows_are_complete_and_fits_are_made_once(tried, parts, tmp_path, monkey
         *(f"transfer/physionet/{column}" for column in ("accuracy", "attention", "fall")),
         *(f"transfer/seqboat-physionet/{column}" for column in ("accuracy", "attention", "fall")),
         *(f"transfer/from/{source}/physionet" for source in ("srcd", "copy")),
+        *(f"transfer/from/{source}/mimic3" for source in ("srcd", "copy", "physionet")),
         *(f"transfer/from/{source}/activity" for source in ("srcd", "copy", "physionet")),
         *(f"transfer/from/physionet/{task}" for task in ("copy", "associative")),
     } <= printed
     # To each data set two models from scratch and three sources, and from PhysioNet to the others.
     files = {path: path.stat().st_mtime_ns for path in (tried / "series").iterdir()}
-    assert len(files) == 3 * (2 + 3) + 2
+    assert len(files) == 4 * (2 + 3) + 3
     began = RunFolder(tried / "runs" / "copying" / "cram-from=p12-frozen=semantic+router+quality-seed=0").config.start
     assert began.run == str(tried / "runs" / "p12" / "seed=0")
     assert list(transfer.run(setup)) == rows

@@ -112,7 +112,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         beside=transfer.beside,
         last=transfer.last,
         train=transfer.run,
-        data=("p12", "wearable", "activity"),
+        data=("p12", "wearable", "activity", "mimic3"),
     ),
     "frontier-text": Experiment(
         about="the same as frontier on a text, with --data text=FILE and text-held-out=FILE",

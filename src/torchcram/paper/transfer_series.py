@@ -31,6 +31,7 @@ from torchcram.training.run import RunFolder
 
 TARGETS: Mapping[str, tuple[str, str]] = {
     "p12": ("physionet", "auroc"),
+    "mimic3": ("mimic3", "auroc"),
     "activity": ("activity", "accuracy"),
     "wearable": ("activity", "accuracy"),
 }

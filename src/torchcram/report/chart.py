@@ -182,7 +182,7 @@ def line_chart(
     for curve in curves:
         for run in curve.runs if len(curve.runs) > 1 else ():
             out.append(f'<path class="line thin {curve.colour}" d="{_path(run, across, down)}"/>')
-    for curve in labels:
+    for curve in sorted(labels, key=lambda curve: curve.bolder):  # on top of the others
         weight = "bolder" if curve.bolder else "bold"
         out.append(f'<path class="line {weight} {curve.colour}" d="{_path(curve.middle, across, down)}"/>')
         for step, value in curve.middle if dots or len(curve.middle) == 1 else ():

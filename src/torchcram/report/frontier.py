@@ -72,8 +72,9 @@ def document(results: Results, folder: str) -> str:
             continue
         name = f"{words} over reads and over the time of a forward pass, {_TASKS[task]}"
         parts += [f"![{name}](images/frontier-{task}.svg)", _note(task, runs)]
-        heads = ("model", "setting", words, "positions that read", "ms")
-        lines = table(heads, [_place(mine, quality) for mine in _places(runs).values()])
+        heads = ("model", "setting", words, "positions that read", "ms", "no other model is as good for less")
+        best = {(row["model"], row["place"]): _unbeaten(row) for row in _heard(results, file, "place on the frontier")}
+        lines = table(heads, [[*_place(mine, quality), best[key]] for key, mine in _places(runs).items()])
         parts.append(f"<details><summary>{_TASKS[task]}, place by place</summary>\n\n{lines}\n\n</details>")
         parts.append(f"[{file}]({folder}/{file}.json)")
     return "\n\n".join(["### The frontier", *parts]) if parts else ""
@@ -97,6 +98,13 @@ def _place(mine: Sequence[Row], quality: str) -> list[str]:
         spread([float(row["reads"]) for row in mine], "share"),
         times[0] if times else "–",
     ]
+
+
+def _unbeaten(place: Row) -> str:
+    """Of which of its two costs."""
+    return " and ".join(
+        told for cost, told in (("reads", "reads"), ("forward_ms", "time")) if place.get(f"unbeaten by {cost}")
+    )
 
 
 def _note(task: str, runs: Sequence[Row]) -> str:

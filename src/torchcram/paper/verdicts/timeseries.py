@@ -156,13 +156,14 @@ def _absent(claim: Claim) -> Verdict:
     return Verdict(status="not testable here", why=ABSENT, command=command(claim))
 
 
-def _credentialed(claim: Claim, results: Results) -> Verdict:
+def credentialed(claim: Claim, results: Results) -> Verdict:
+    """Of data that not everyone is given."""
     why = "MIMIC-III is given to people with credentials only; with the data, the command measures it"
     return Verdict(status="not testable here", why=why)
 
 
 RULES: Mapping[str, Rule] = {
-    **{name: _credentialed for name in CLAIMS if "mimic3" in name},
+    **{name: credentialed for name in CLAIMS if "mimic3" in name},
     **{f"timeseries/{model}/{data}": _score for model in MODELS for data in _FILES},
     **{f"timeseries/{model}/attention": _attention for model in MODELS},
     "timeseries/attention-in-text": _attention,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,19 @@ _CALLED = {"p12": "PhysioNet", "wearable": "wearable sensors"}
 def _transferred(claim: Claim, results: Results) -> Verdict | None:
     """As rows say it, and what became of accuracy: fewer reads mean little where it fell with them."""
     verdict = of_runs(claim, results)
-    return None if verdict is None else _beside_accuracy(claim, results, verdict)
+    if verdict is None:
+        return None
+    return replace(_beside_accuracy(claim, results, verdict), command=_command(claim, results))
+
+
+def _command(claim: Claim, results: Results) -> str:
+    """With the data that it takes."""
+    data = [name for name, part in (("p12", "physionet"), ("mimic3", "mimic3")) if part in claim.id]
+    return " ".join([reproduce(results, "transfer"), *(f"--data {name}=FOLDER" for name in data)])
+
+
+def _credentialed(claim: Claim, results: Results) -> Verdict:
+    return replace(timeseries.credentialed(claim, results), command=_command(claim, results))
 
 
 def _to_activity(claim: Claim, results: Results) -> Verdict:
@@ -57,14 +70,17 @@ def _beside_accuracy(claim: Claim, results: Results, verdict: Verdict) -> Verdic
 
 
 def _levels(claim: Claim, row: Row) -> str:
-    """What a fall is from and to."""
-    words = []
+    """What a fall is from and to, and whether seeds differ by as much."""
+    words, ends, errors = [], [], []
     for name, told in (("from_scratch", "from scratch"), ("transferred", "after transfer")):
         mean, deviation = row.get(f"layer_reads_{name}"), row.get(f"layer_reads_{name}_sd")
         if mean is None or deviation is None or claim.unit != "share":
             return ""
         words.append(f"{figure(float(mean), 'share')} ± {figure(float(deviation), 'share', 2)} {told}")
-    return f"; reads in a layer {', '.join(words)}"
+        ends.append(float(mean))
+        errors.append(float(deviation) ** 2 / int(row.get("runs") or 1))
+    same = abs(ends[0] - ends[1]) <= 2 * math.sqrt(sum(errors))
+    return f"; reads in a layer {', '.join(words)}{', which is no more than seeds differ by' if same else ''}"
 
 
 def _dense(claim: Claim, row: Row) -> str:
@@ -98,7 +114,7 @@ def _in_short(claim: Claim, results: Results) -> Verdict | None:
         why=f"less attention than from scratch, {figure(statistics.fmean(v for *_, v in found), 'share')} on average; "
         "more is below nothing. What accuracy did stands beside each of them",
         files=tuple(dict.fromkeys(file for file, _, _ in found)),
-        command=reproduce(results, "transfer"),
+        command=f"{reproduce(results, 'transfer')} --data p12=FOLDER --data wearable=FOLDER",
     )
 
 
@@ -118,4 +134,7 @@ FIRST: Mapping[str, Rule] = {
 }
 """Before what rows of runs say by themselves."""
 
-RULES: Mapping[str, Rule] = {name: _itself for name in _SELF if name in CLAIMS}
+RULES: Mapping[str, Rule] = {
+    **{name: _itself for name in _SELF if name in CLAIMS},
+    **{name: _credentialed for name in CLAIMS if name.startswith("transfer/") and "mimic3" in name},
+}
