@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# All experiments of the paper on a GPU that is there for a short time only: as far as SECONDS allow, packed at the end, and
+# Experiments of the paper on a GPU that is there for a short time only: as far as SECONDS allow, packed at the end, and
 # on from there the next time. Rows are made anywhere afterwards, from what was packed (see README.md).
-# Usage: paper.sh SECONDS [WORKERS]. SECONDS: the whole of it, packing included. WORKERS: runs at a time (12).
-# From the environment: IN (folder with what comes in, `carry`), OUT (for what goes out, `packed`), NAME (all, or one
-# experiment), SCALE (gpu), DEVICE, GRACE (seconds kept for stopping, timing and packing), MPS=0 (do not start CUDA MPS),
-# TORCHCRAM_COMMIT. In IN, if there: paper-runs.part-* and triton.tgz (what went out before), texts/novels-*.txt.xz,
+# Usage: paper.sh SECONDS [WORKERS…]. SECONDS: the whole of it, packing included. WORKERS: runs at a time (12), of each
+# pool in turn.
+# From the environment: IN (folder with what comes in, `carry`), OUT (for what goes out, `packed`), NAME (all, or
+# experiments, the most important first; those joined by + share a pool, pools work side by side: "transfer
+# theory+frontier"), SCALE (gpu), DEVICE, GRACE (seconds kept for stopping, timing and packing), MPS=0 (do not start CUDA
+# MPS), TORCHCRAM_COMMIT. In IN, if there: paper-runs.part-* and triton.tgz (what went out before), texts/novels-*.txt.xz,
 # physionet2012 and uci_batteryless_hop (transfer to and from time series, last of all; left out without them).
 begin=$(date +%s)
 in=${IN:-carry} OUT=${OUT:-packed}
 say() { echo "[$(( $(date +%s) - begin ))] $*"; }
-limit=$1 workers=${2:-12} scale=${SCALE:-gpu} name=${NAME:-all} grace=${GRACE:-60} out=runs/paper python=${PYTHON:-python}
+limit=$1; shift
+workers=(${@:-12}) pools=(${NAME:-all}) scale=${SCALE:-gpu} grace=${GRACE:-60} out=runs/paper python=${PYTHON:-python}
 export PYTHONPATH=src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/triton-cache}
 export TORCHCRAM_COMMIT=${TORCHCRAM_COMMIT:-$(git describe --always --abbrev=12 --dirty=+ --exclude='*' 2>/dev/null || echo unknown)}
 device=(); [ -n "$DEVICE" ] && device=(--device "$DEVICE")
 mkdir -p $out runs/texts "$TRITON_CACHE_DIR"
-if ls $in/paper-runs.part-* >/dev/null 2>&1; then cat $in/paper-runs.part-* | tar xz && say "unpacked an earlier call"; fi
+if ls $in/paper-runs.part-* >/dev/null 2>&1; then cat $in/paper-runs.part-* | tar xz --skip-old-files && say "unpacked an earlier call"; fi
 [ -f $in/triton.tgz ] && tar xzf $in/triton.tgz -C "$TRITON_CACHE_DIR" && say "unpacked compiled kernels"
 data=()
 for each in text:novels-train text-held-out:novels-heldout; do
@@ -34,16 +37,26 @@ if [ "${MPS:-1}" = 1 ] && command -v nvidia-cuda-mps-control >/dev/null && ! pgr
 fi
 left=$(( limit - ($(date +%s) - begin) - grace ))
 [ $left -gt 0 ] || left=1
-say "training for at most $left s, $workers runs at a time: $name at $scale, ${data[*]}"
-timeout -s TERM -k $(( grace * 2 / 3 )) $left $python -m torchcram reproduce $name --scale $scale --train-only --workers $workers --out $out "${device[@]}" "${data[@]}" 2>&1 | tee -a $out/train.log | grep --line-buffered -E '^[0-9]*[05]/|fail|not done|stop|rror|left out' | while read -r line; do say "$line"; done
-say "trained, or stopped (status ${PIPESTATUS[0]})"
+train() { # POOL WORKERS
+  timeout -s TERM -k $(( grace * 2 / 3 )) $left $python -m torchcram reproduce ${1//+/ } --scale $scale --train-only --workers $2 --out $out "${device[@]}" "${data[@]}" 2>&1 | tee -a "$out/train-$1.log" |
+    grep --line-buffered -E '^[0-9]*[05]/|^(p12|wearable)-|fail|not done|stop|rror|left out' | while read -r line; do say "$1: $line"; done
+  say "$1: trained, or stopped (status ${PIPESTATUS[0]})"
+}
+say "training for at most $left s at $scale, ${data[*]}"
+for i in "${!pools[@]}"; do
+  many=${workers[i]:-${workers[-1]}}
+  say "${pools[i]}: $many runs at a time"
+  train "${pools[i]}" $many &
+  training+=($!)
+done
+wait "${training[@]}"
 grep -h -m1 -A3 "Traceback" $out/runs/*/*.log 2>/dev/null | head -20
 words=(); for each in "${data[@]}"; do [ "$each" = --data ] || words+=("$each"); done
-$python experiments/packing.py $out $scale "${words[@]}" > /tmp/kept.txt
+$python experiments/packing.py $out $scale "$(IFS=+; echo "${pools[*]}")" "${words[@]}" > /tmp/kept.txt
 say "packing $(wc -l < /tmp/kept.txt) files"
 mkdir -p "$OUT"
 gz=gzip; command -v pigz >/dev/null && gz=pigz
-tar c -T /tmp/kept.txt $out/train.log | $gz -6 | split -b 15M - "$OUT/paper-runs.part-"
+tar c -T /tmp/kept.txt $out/train-*.log | $gz -6 | split -b 15M - "$OUT/paper-runs.part-"
 mkdir -p /tmp/failed; for log in $out/runs/*/*.log; do d=${log%.log}; [ -f "$d/row.json" ] || tail -c 3000 "$log" > "/tmp/failed/$(echo ${log#$out/runs/} | tr / _ )"; done 2>/dev/null
 tar czf "$OUT/paper-logs.tgz" -C /tmp failed
 (cd "$TRITON_CACHE_DIR" && tar cz .) > /tmp/triton.tgz; [ $(stat -c %s /tmp/triton.tgz) -lt 15000000 ] && cp /tmp/triton.tgz "$OUT/triton.tgz"

@@ -371,10 +371,19 @@ def test_others_are_trained_at_the_papers_size_as_was_best_for_them(tmp_path):
 
 def test_the_command_of_the_papers_experiments_exists_with_its_options():
     (line,) = re.findall(r"-m torchcram reproduce (.*?) \"", (ROOT / "experiments" / "paper.sh").read_text())
-    given = {"$name": "all", "$scale": "gpu", "$workers": "12", "$out": "runs"}
+    line = line.replace("${1//+/ }", "theory frontier")  # a pool, such as theory+frontier
+    given = {"$scale": "gpu", "$2": "12", "$out": "runs"}
     typer.main.get_command(app).commands["reproduce"].make_context(
         "reproduce", [given.get(word, word) for word in line.split()]
     )
+
+
+def test_the_first_screen_of_the_readme_shows_the_result_and_two_commands():
+    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:14])
+    assert "(docs/images/result.svg)" in screen
+    targets = re.findall(r"^make (\w+)", screen, re.MULTILINE)
+    assert len(targets) == 2
+    assert all(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for target in targets)
 
 
 def test_every_experiment_is_listed():

@@ -19,6 +19,7 @@ from tests.report.runs import STORY, write
 from torchcram import Cram, __version__, results
 from torchcram.bench import cpu, steps
 from torchcram.cli.main import app
+from torchcram.cli.reproduce import ELSEWHERE
 from torchcram.consolidation.config import Schedule
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.experiments import EXPERIMENTS, Experiment
@@ -395,7 +396,8 @@ def test_help_lists_every_task(monkeypatch):
 
 def test_reproduce_lists_experiments():
     lines = run("reproduce", "--list").output.splitlines()
-    assert [line.split()[0] for line in lines] == [*EXPERIMENTS, "all"]
+    assert [line.split()[0] for line in lines] == [*EXPERIMENTS, "all", *ELSEWHERE]
+    lines = lines[: -len(ELSEWHERE)]
     counted = [line for line in lines if line.split()[0] not in EXPERIMENTS or not EXPERIMENTS[line.split()[0]].needs]
     assert len(counted) == len(lines) - 1
     assert all(re.search(r"\(runs: ci \d+, cpu \d+, gpu \d+\)$", line) for line in counted)
@@ -452,7 +454,9 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     ("words", "said"),
     [
         (["gravity"], f"experiment = 'gravity' is not possible; allowed: {', '.join(EXPERIMENTS)}, all"),
-        (["all", "--json", "x.json"], "--json = 'x.json' is not possible; allowed: nothing with 'all'"),
+        (["all", "--json", "x.json"], "--json = 'x.json' is not possible; allowed: nothing with several"),
+        (["theory", "gravity"], "experiment = 'gravity' is not possible"),
+        (["redundancy"], "redundancy has a command of its own: torchcram probe"),
         (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
         (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "redundancy-smollm2": {"rows": probed()},
     "redundancy-training": {"rows": [row for step in (0, 100, 900) for row in probed(step=step)]},
     "timeseries-p12": compared(*MODELS, auroc=0.85),
-    "timeseries-activity": compared(*MODELS, accuracy=0.7),
+    "timeseries-activity": compared(*MODELS, accuracy=0.7, groups=1311),
 }
 
 
@@ -76,8 +76,50 @@ def test_time_series_are_judged_as_models_route_by_themselves():
     assert judged["timeseries/physionet-in-text"].status == "does not hold"
     assert judged["timeseries/activity-in-text"].files == ("timeseries-activity",)
     assert judged["timeseries/cram/mimic3"].status == "not testable here"
-    wearable = {"timeseries-wearable": ELSEWHERE["timeseries-activity"]}
-    assert verdicts.judge(wearable)["timeseries/cram/activity"].why.startswith("of another data set")
+
+
+@pytest.mark.parametrize("claim", ["timeseries/cram/activity", "timeseries/activity-in-text"])
+def test_what_people_do_is_judged_on_the_whole_data_alone(claim):
+    """Not on a fragment of it, and not on other data of the kind, whose numbers are told."""
+    whole = {"timeseries-activity": compared(*MODELS, accuracy=0.181, groups=1311)}
+    assert verdicts.judge(whole)[claim].status in ("holds", "holds differently")
+    part = verdicts.judge({"timeseries-activity": compared(*MODELS, accuracy=0.181, groups=131)})[claim]
+    other = verdicts.judge({"timeseries-wearable": compared(*MODELS, accuracy=0.181)})[claim]
+    for found in (part, other, verdicts.judge({})[claim]):
+        assert found.status == "not testable here"
+        assert "a tenth of them, of one person of five" in found.why
+        assert found.command.startswith("torchcram timeseries activity FOLDER")
+    assert (part.measured, part.files) == ("", ())
+    assert other.files == ("timeseries-wearable",)
+    assert other.why.startswith("of another data set of the kind, wearable sensors")
+
+
+def moved(target, measured=0.48, **more):
+    claim = CLAIMS["transfer/activity/fall"]
+    row = {
+        "what": f"fall of srcd → {target}",
+        "claim": claim.id,
+        "printed": claim.value,
+        "measured": measured,
+        "runs": 3,
+    }
+    row |= {"model": "cram", "scale": "gpu", "target": target}
+    row |= {"accuracy_from_scratch": 0.9, "accuracy_transferred": 0.2, **more}
+    return verdicts.judge({"paper-transfer": {"rows": [row]}})[claim.id]
+
+
+def test_transfer_to_what_people_do_is_judged_on_the_whole_data_alone():
+    assert moved("activity", groups=1311).status == "holds"
+    assert moved("activity", 0.1, groups=1311).status == "does not hold"
+    assert moved("activity", groups=131).why.startswith("of a fragment: fall of srcd → activity")
+    other = moved("wearable", groups=3)
+    assert other.measured == "cram: 48\u00a0% (3 seeds)"
+    assert "accuracy 90\u00a0% from scratch, 20\u00a0% after transfer" in other.why
+    nothing = moved("wearable", None)
+    for found in (moved("activity", groups=131), other, nothing, verdicts.judge({})["transfer/from/copy/activity"]):
+        assert found.status == "not testable here"
+        assert "a tenth of them" in found.why
+        assert found.command.endswith("--data p12=FOLDER --data activity=FOLDER")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +155,17 @@ def test_the_fall_of_the_papers_recipe_is_dated_by_its_own_length(centre, status
     assert "our recipe it moves by 0.1 steps" in found.why
 
 
+@pytest.mark.parametrize(("before", "told"), [(0.9, "at step 20 (20 to 90)"), (1.4, "at step 70 (50 to 90)")])
+def test_a_fall_before_the_first_evaluation_is_dated_by_its_change_point(before, told):
+    ours = {"what": "sigmoid in reads over training", "model": "cram", "measured": 400, "low": 390, "high": 410}
+    ours |= {"released_at": 350, "steps": 1200}
+    theirs = {**ours, "model": "cram, the paper's recipe", "steps": 2000}
+    smooth = {**theirs, "measured": 20, "low": 20, "high": 90, "before": before}
+    sudden = {**theirs, "what": "change-point in reads over training", "measured": 70, "low": 50, "high": 90}
+    found = verdicts.judge({"paper-phase": {"rows": [ours, smooth, sudden]}})["phase/step"]
+    assert f"with the paper's recipe {told} of 2,000" in found.measured
+
+
 @pytest.mark.parametrize(
     ("low", "best", "status"), [(0.3, "power", "holds"), (0.3, "change-point", "holds differently"), (0.6, "power", "")]
 )
@@ -134,6 +187,26 @@ def test_a_fall_stands_beside_what_became_of_accuracy():
     judged = verdicts.judge({"paper-transfer": {"rows": [row]}})
     assert judged[claim.id].why.endswith("accuracy 90\u00a0% from scratch, 20\u00a0% after transfer")
     assert judged["transfer/fall"].status == "holds"
+    ends = {"layer_reads_from_scratch": 0.4, "layer_reads_from_scratch_sd": 0.1}
+    ends |= {"layer_reads_transferred": 0.2, "layer_reads_transferred_sd": 0.05}
+    told = verdicts.judge({"paper-transfer": {"rows": [{**row, **ends}]}})[claim.id]
+    assert "reads in a layer 40\u00a0% ± 10\u00a0% from scratch, 20\u00a0% ± 5\u00a0% after transfer" in told.why
+    assert "seeds differ" not in told.why
+    ends |= {"layer_reads_from_scratch_sd": 0.3}
+    assert "seeds differ by" in verdicts.judge({"paper-transfer": {"rows": [{**row, **ends}]}})[claim.id].why
+    unlearned = verdicts.judge({"paper-transfer": {"rows": [{**row, "accuracy_from_scratch": 0.02}]}})[claim.id]
+    assert unlearned.status == "not testable here"
+    assert unlearned.why.startswith("at this size the target is not learned")
+    dense = verdicts.judge({"paper-transfer": {"rows": [{**row, "scratch_released": 1}]}})[claim.id]
+    assert dense.why.endswith("2 of 3 from scratch were never released, and so read everywhere")
+
+
+def test_commands_name_the_data_that_they_take():
+    judged = verdicts.judge(verdicts.read(RESULTS))
+    assert judged["transfer/physionet/fall"].command.endswith("reproduce transfer --scale gpu --data p12=FOLDER")
+    assert judged["transfer/from/physionet/mimic3"].command.endswith("--data p12=FOLDER --data mimic3=FOLDER")
+    assert judged["transfer/from/physionet/mimic3"].status == "not testable here"
+    assert judged["timeseries/cram/mimic3"].command.startswith("torchcram timeseries mimic3")
 
 
 @pytest.mark.slow

@@ -20,6 +20,11 @@ def test_what_is_beaten():
     assert [frontier.unbeaten(each, places, "accuracy", "reads") for each in places] == [True, False, True, True]
     bits = [{"model": "a", "bits_per_byte": 2.0, "reads": 0.1}, {"model": "b", "bits_per_byte": 1.9, "reads": 0.1}]
     assert [frontier.unbeaten(each, bits, "bits_per_byte", "reads") for each in bits] == [False, True]
+    # A hair more accuracy does not make up for twice the time.
+    hair = [{"model": "a", "accuracy": 0.99999, "ms": 20.0}, {"model": "b", "accuracy": 0.9999, "ms": 10.0}]
+    assert [frontier.unbeaten(each, hair, "accuracy", "ms") for each in hair] == [False, True]
+    same = [{"model": "a", "accuracy": 0.99, "ms": 10.0}, {"model": "b", "accuracy": 0.991, "ms": 10.1}]
+    assert all(frontier.unbeaten(each, same, "accuracy", "ms") for each in same)
 
 
 def test_a_text_needs_both_files(tmp_path):

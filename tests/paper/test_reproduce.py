@@ -50,3 +50,22 @@ def test_reproduce_trains_first_and_makes_rows_elsewhere_later(tmp_path, monkeyp
     assert (made["machine"], len(made["rows"])) == ("a GPU far away", 2)
     assert made["commit"] == f"before, {results.commit()}"
     assert run("reproduce", "one", "--workers", "0").exit_code == 1
+
+
+def test_several_experiments_are_run_in_the_order_of_their_names(tmp_path, monkeypatch):
+    def wanted(seeds):
+        return lambda size: [Wanted(name="cram", changes={"steps": str(seeds)}, seeds=seeds)]
+
+    def calculated(_):
+        yield {"what": "a row", "claim": "theory/opt"}
+
+    every = {f"of{n}": Experiment(about="", wanted=wanted(n), calculate=calculated) for n in (1, 2, 3)}
+    monkeypatch.setattr("torchcram.cli.reproduce.EXPERIMENTS", every)
+    monkeypatch.setattr("torchcram.cli.reproduce.SIZES", {"ci": replace(TRY, steps=1)})
+    words = ("--out", str(tmp_path), "--workers", "1")
+    done = run("reproduce", "of3", "of1", "--train-only", *words)
+    assert done.exit_code == 0, done.output
+    trained = [line.rpartition("/")[2] for line in done.stderr.splitlines()]
+    assert trained == [*(f"steps=3-seed={seed}" for seed in range(3)), "steps=1-seed=0"]
+    assert run("reproduce", "of3", "of1", *words).exit_code == 0
+    assert sorted(file.name for file in tmp_path.glob("paper-*.json")) == ["paper-of1.json", "paper-of3.json"]

@@ -16,13 +16,17 @@ def runs(folder, *shares):
     ]
 
 
-def test_a_fall_is_against_the_same_seed_from_scratch(tmp_path):
+def test_a_fall_is_against_what_was_trained_from_scratch(tmp_path):
     move = Transfer(model="cram", source="srcd", target="copying", frozen=("semantic",))
     rows = {row["claim"]: row for row in transfer.compared(move, runs(tmp_path, 0.1, 0.3), runs(tmp_path, 0.2, 0.3))}
-    assert rows["transfer/copy/fall"]["measured"] == pytest.approx(0.25)
+    assert rows["transfer/copy/fall"]["measured"] == pytest.approx(0.2)  # of 0.5 in all
     assert rows["transfer/copy/fall"]["printed"] == 0.51
+    assert rows["transfer/copy/fall"]["layer_reads_transferred_sd"] == pytest.approx(0.2 / 2**0.5)
+    assert rows["transfer/copy/fall"]["layer_reads_from_scratch"] == pytest.approx(0.25)
+    assert rows["transfer/copy/fall"]["runs"] == 2
     assert rows["transfer/copy/attention"]["measured"] == pytest.approx(0.2)
-    assert rows["transfer/from/srcd/copy"]["measured"] == pytest.approx(0.25)
+    assert rows["transfer/copy/attention"]["sd"] == pytest.approx(0.2 / 2**0.5)
+    assert rows["transfer/from/srcd/copy"]["measured"] == pytest.approx(0.2)
     nothing = list(transfer.compared(move, runs(tmp_path, 0.1), runs(tmp_path, 0.0)))
     assert nothing[-1]["measured"] is None
 
@@ -30,7 +34,7 @@ def test_a_fall_is_against_the_same_seed_from_scratch(tmp_path):
 def test_what_is_begun_with_is_what_was_trained(tmp_path):
     for size in (TRY, *SIZES.values()):
         folders = {str(job.folder) for each in transfer.first(size) for job in each.jobs(size, tmp_path)}
-        for each in transfer.transfers(size):
+        for each in transfer.transfers():
             for job in each.wanted(size).jobs(size, tmp_path):
                 assert job.varied["start.run"] in folders
                 job.check()

@@ -83,7 +83,7 @@ def test_nothing_found_is_said(shown):
 
 
 def test_charts_tell_values_by_mouse_and_by_keys(shown):
-    assert shown.run("document.querySelectorAll('.figure svg.chart').length") == 13
+    assert shown.run("document.querySelectorAll('.figure svg.chart').length") == 20
     shown.point(".figure svg.chart", 0.3, 0.5)
     assert shown.run("document.querySelector('.tip').textContent").startswith("step ")
     shown.run("document.querySelector('.figure svg.chart').focus()")

@@ -1,12 +1,14 @@
 """Charts of what is traded: drawn from rows of experiments, whatever of them there is. The numbers here are made up."""
 
 import html
+import re
 
 from torchcram.report import frontier, paper
 
 
 def place(model, task, reads, **quality):
-    return {"what": "place on the frontier", "task": task, "model": model, "reads": reads, **quality}
+    told = {"place": "price=0.05", "unbeaten by reads": model == "cram", "unbeaten by forward_ms": True}
+    return {"what": "place on the frontier", "task": task, "model": model, "reads": reads, **told, **quality}
 
 
 def rows():
@@ -17,7 +19,10 @@ def rows():
             found.append(place(model, "srcd", reads + shift, accuracy=0.9 + reads, forward_ms=5 + 10 * shift))
             found.append(place(model, "text", reads + shift, bits_per_byte=2.5 - reads, forward_ms=7.0))
         found += [
-            {"what": "run on the frontier", "task": task, "seed": s} for task in ("srcd", "text") for s in (0, 1, 2)
+            {"what": "run on the frontier", "task": task, "seed": seed, "model": model, "place": "price=0.05"}
+            | {"reads": 0.02 + 0.01 * seed, quality: 0.9, **({} if seed else {"forward_ms": 5.0})}
+            for task, quality in (("srcd", "accuracy"), ("text", "bits_per_byte"))
+            for seed in (0, 1, 2)
         ]
     return found
 
@@ -65,6 +70,29 @@ def test_what_tells_nothing_is_not_drawn():
     assert frontier.section({}) == ""
     without = [{key: value for key, value in row.items() if key != "forward_ms"} for row in rows()]
     assert frontier.section({"paper-frontier": {"rows": without}}).count("<svg") == 2
+
+
+def test_documents_show_both_frontiers_as_pictures_and_as_numbers():
+    told = frontier.document(RESULTS, "../results")
+    for task, file in (("srcd", "paper-frontier"), ("text", "paper-frontier-text")):
+        assert f"(images/frontier-{task}.svg)" in told
+        assert f"[{file}](../results/{file}.json)" in told
+        drawn = frontier.picture(RESULTS, task)
+        assert drawn is not None
+        assert drawn.count("<svg") == 3  # the drawing, and in it reads and time
+        assert drawn.count("<style>") == 1
+        assert "data-hover" not in drawn
+    assert "| gate | `price=0.05` | 90 ± 0\u00a0% (3 seeds) | 3 ± 1\u00a0% (3 seeds) | 5 | time |" in told
+    assert "(3 seeds) | 5 | reads and time |" in told
+    assert "| gate | `price=0.05` | 0.9 ± 0 (3 seeds) |" in told
+    assert frontier.document({}, "") == ""
+    assert frontier.picture({}, "srcd") is None
+
+
+def test_a_model_has_one_colour_in_all_charts():
+    told = frontier.section(RESULTS)
+    assert set(re.findall(r'class="fill (\S+) halo"[^>]*>gate<', told)) == {"action1"}
+    assert set(re.findall(r'class="fill (\S+) halo strong"[^>]*>cram<', told)) == {"ink"}
 
 
 def test_the_page_leads_to_its_parts():

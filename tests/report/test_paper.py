@@ -12,6 +12,7 @@ from tests.report.explored import recording
 from torchcram.paper import verdicts
 from torchcram.paper.claims import CLAIMS, CURVES
 from torchcram.paper.experiments import EXPERIMENTS
+from torchcram.paper.verdicts import Verdict
 from torchcram.report import curves, explorer, figures, paper
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -28,6 +29,16 @@ def test_every_claim_is_a_row_that_can_be_filtered(page):
     assert {section for _, _, section in rows} == set(verdicts.SECTIONS)
     chips = set(re.findall(r'<button type="button" data-verdict="(\w+)"', page))
     assert {verdict for _, verdict, _ in rows} <= chips
+
+
+@pytest.mark.parametrize(("left", "said"), [(0, None), (1, "1 is not yet measured, "), (2, "2 are not yet measured, ")])
+def test_what_is_not_measured_is_said_only_if_there_is_any(left, said):
+    some = verdicts.judge(verdicts.read(RESULTS))
+    judged = {name: verdict for name, verdict in some.items() if verdict.status == "holds"}
+    judged |= {f"open/{i}": Verdict(status="not yet measured") for i in range(left)}
+    told = paper._header(judged)
+    assert ("not yet measured, " in told) == bool(left)
+    assert said is None or said in told
 
 
 def test_every_curve_of_the_paper_is_drawn(page):
@@ -74,7 +85,7 @@ def test_runs_of_the_experiments_are_drawn_rather_than_the_explored_one():
     assert curves.densities(results).curves == {"at release": [(0.25, 1.5), (0.75, 2.5)]}
     assert curves.practice(results).curves == {"cram": [(1.0, 1.0), (30.0, 0.25)]}
     told = html.unescape(figures.section(results))
-    assert "cram, the paper's recipe  25 %" in told
+    assert "\\nthe paper's recipe  25 %" in told
 
 
 def test_a_page_can_be_made_without_a_recording_or_runs():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from torchcram.cli.main import app
 from torchcram.paper import verdicts
-from torchcram.report import result
+from torchcram.report import frontier, result
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 30_000  # bytes: it is loaded with the README
@@ -26,6 +26,13 @@ def test_the_picture_that_is_kept_is_what_results_give(results):
     assert len(kept) <= LARGEST
     assert "docs/images/result.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
     ElementTree.fromstring(kept)  # well-formed
+
+
+@pytest.mark.parametrize("task", frontier.TASKS)
+def test_the_frontiers_that_are_kept_are_what_results_give(results, task):
+    file = ROOT / "docs" / "images" / f"frontier-{task}.svg"
+    kept = file.read_text(encoding="utf-8") if file.exists() else None
+    assert kept == frontier.picture(results, task), "run: torchcram paper"
 
 
 def test_dots_are_where_models_are(results):

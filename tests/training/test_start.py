@@ -1,5 +1,7 @@
 """Beginning with another run's layers: they are its own, what is frozen stays so, and other layers are refused."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -48,6 +50,20 @@ def test_layers_are_taken_over_and_what_is_frozen_stays(source, tmp_path):
     assert not again.model.get_parameter("blocks.0.semantic.up.weight").requires_grad
     assert again.model.get_parameter("blocks.0.semantic.up.weight").equal(layers["blocks.0.semantic.up.weight"])
     assert list(again.run()) == []
+
+
+def test_layers_alone_are_enough_to_begin_with(source, tmp_path):
+    path, layers = source
+    shutil.copytree(path, tmp_path / "less")
+    before = sum(file.stat().st_size for file in (tmp_path / "less").rglob("*.safetensors"))
+    kept = start.only_layers(tmp_path / "less")
+    assert sum(file.stat().st_size for file in (tmp_path / "less").rglob("*.safetensors")) < before / 2
+    assert start.only_layers(tmp_path / "less") == kept  # once more changes nothing
+    trainer = Trainer(run())
+    start.load_layers(trainer.model, tmp_path / "less", trainer.world)
+    assert all(torch.equal(x, layers[n]) for n, x in trainer.model.state_dict().items() if n.startswith("blocks."))
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        start.only_layers(tmp_path / "none")
 
 
 def test_all_layers_can_be_frozen(source):

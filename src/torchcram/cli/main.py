@@ -181,8 +181,8 @@ def staleness(
 
 @app.command()
 def reproduce(
-    experiment: Annotated[
-        str | None, typer.Argument(help="The experiment, or all; --list says which there are.")
+    experiments: Annotated[
+        list[str] | None, typer.Argument(help="The experiment, several, or all; --list says which there are.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say what experiments there are.")] = False,
     scale: Annotated[str, typer.Option(help="ci (small), cpu or gpu.")] = "ci",
@@ -206,11 +206,11 @@ def reproduce(
 
     if list_:
         command.show_list()
-    elif experiment is None:
+    elif not experiments:
         raise typer.BadParameter("name an experiment; --list says which there are")
     else:
         done = command.run(
-            experiment,
+            experiments,
             scale=scale,
             out=out,
             data=data or [],

@@ -9,7 +9,7 @@ from torchcram import report
 from torchcram.cli.errors import told
 from torchcram.paper import verdicts
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.report import claims, result
+from torchcram.report import claims, frontier, result
 
 
 @told()
@@ -27,5 +27,8 @@ def run(folder: Path, *, out: Path) -> None:
         print(f"the picture is left as it is: {error}")
     else:
         report.save(out.parent / "images" / "result.svg", drawn)
+    for task in frontier.TASKS:
+        if (traded := frontier.picture(results, task)) is not None:
+            report.save(out.parent / "images" / f"frontier-{task}.svg", traded)
     for status, count in verdicts.counts(verdicts.judge(results)).items():
         print(f"{count:4} {status}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from threading import Event
 from typing import cast, get_args
 
 from torchcram import results
@@ -27,6 +29,12 @@ _CALCULATED = "calculated_at"  # the scale, of a row that nothing was trained fo
 ALL = "all"
 """Every experiment, small enough at `ci` for twelve minutes on two cores."""
 
+ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "timeseries": ("table 5", "torchcram timeseries p12 FOLDER --out RUN (or activity, mimic3)"),
+    "redundancy": ("sections 2 and G", "torchcram probe MODEL --text FILE --out RUN"),
+}
+"""What has a command of its own, since it needs data or models of others."""
+
 
 def show_list() -> None:
     """Print the experiments, a line each: what it is about, and how many runs it trains at each scale."""
@@ -34,6 +42,8 @@ def show_list() -> None:
         counts = ", ".join(f"{scale} {experiment.runs(SIZES[scale])}" for scale in get_args(Scale))
         print(f"{name:<13} {experiment.about}{'' if experiment.needs else f' (runs: {counts})'}")
     print(f"{ALL:<13} all of these, one after the other; runs that are the same are trained once (runs: {_all_runs()})")
+    for name, (about, command) in ELSEWHERE.items():
+        print(f"{name:<13} {about}, with data or models of others: {command}")
 
 
 def _all_runs() -> str:
@@ -47,7 +57,7 @@ def _all_runs() -> str:
 
 @told()
 def run(
-    name: str,
+    names: Sequence[str],
     *,
     scale: str,
     out: Path,
@@ -57,16 +67,21 @@ def run(
     device: str | None = None,
     train_only: bool = False,
 ) -> bool:
-    """Run an experiment, or `all` that are not there yet. Returns whether everything came to its end.
+    """Run an experiment, or of several, or `all`, those that are not there yet. Returns whether all came to their end.
 
-    Rows of one experiment are shown as soon as they are there; of all, a line for each. They are written to the folder.
+    Rows of one experiment are shown as soon as they are there; of several, a line for each. They are written to the
+    folder.
 
     workers: runs at a time; None: as the scale has it, and so for the device.
-    train_only: train and measure what needs the models, all experiments together, and leave rows for another time.
+    train_only: train and measure what needs the models, all experiments together, those named first before others, and
+    leave rows for another time.
     """
     check_choice("scale", scale, Scale)
-    if name not in (*EXPERIMENTS, ALL):
-        reject("experiment", name, ", ".join((*EXPERIMENTS, ALL)))
+    for name in names:
+        if name in ELSEWHERE:
+            raise ValueError(f"{name} has a command of its own: {ELSEWHERE[name][1]}")
+        if name not in (*EXPERIMENTS, ALL):
+            reject("experiment", name, ", ".join((*EXPERIMENTS, ALL)))
     size = SIZES[cast(Scale, scale)]
     if workers is not None:
         check_integer("workers", workers, 1)
@@ -77,17 +92,19 @@ def run(
         data=_paths(data),
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    if name != ALL and (lacking := EXPERIMENTS[name].lacks(setup)):
-        raise ValueError(f"{name} needs data: {lacking}")
+    for name in names:
+        if name != ALL and (lacking := EXPERIMENTS[name].lacks(setup)):
+            raise ValueError(f"{name} needs data: {lacking}")
     prepare(setup.size.device)
+    chosen = list(dict.fromkeys(each for name in names for each in (EXPERIMENTS if name == ALL else [name])))
     if train_only:
-        return _train(EXPERIMENTS if name == ALL else [name], setup)
-    if name == ALL:
+        return _train(chosen, setup)
+    if len(names) > 1 or ALL in names:
         if json is not None:
-            reject("--json", str(json), f"nothing with {ALL!r}: each has a file of its own in the folder")
-        return _run_all(setup)
+            reject("--json", str(json), "nothing with several experiments: each has a file of its own in the folder")
+        return _run_all(chosen, setup)
     shown = (lambda _: None) if str(json) == "-" else show_row
-    _run(name, setup, shown, json)
+    _run(names[0], setup, shown, json)
     return True
 
 
@@ -98,14 +115,25 @@ def _train(names: Iterable[str], setup: Setup) -> bool:
     """
     staged = {name: EXPERIMENTS[name].stages(setup) for name in names if not _left_out(name, setup)}
     done = True
-    for stage in zip_longest(*staged.values(), fillvalue=()):
-        try:
-            runs.finish(setup, [each for wanted in stage for each in wanted])
-        except ValueError as error:
-            print(error, file=sys.stderr, flush=True)
+    stopped = Event()
+    with ThreadPoolExecutor(1) as pool:  # of what has processes of its own
+        others: list[Future[None]] = []
+        for number, stage in enumerate(zip_longest(*staged.values(), fillvalue=())):
+            for name in staged:
+                if (beside := EXPERIMENTS[name].beside) is not None:
+                    others.append(pool.submit(beside, setup, number, stopped.is_set))
+            try:
+                runs.finish(setup, [each for wanted in stage for each in wanted])
+            except ValueError as error:
+                print(error, file=sys.stderr, flush=True)
+                done = False
+                if isinstance(error, StoppedError):
+                    stopped.set()
+                    break
+    for other in others:
+        if (failure := other.exception()) is not None:
+            print(f"failed beside: {failure}", file=sys.stderr, flush=True)
             done = False
-            if isinstance(error, StoppedError):
-                break
     for name, stages in staged.items():
         EXPERIMENTS[name].look(setup, runs.there(setup, (each for wanted in stages for each in wanted)))
     if done:
@@ -122,10 +150,10 @@ def _left_out(name: str, setup: Setup) -> bool:
     return bool(lacking)
 
 
-def _run_all(setup: Setup) -> bool:
+def _run_all(names: Iterable[str], setup: Setup) -> bool:
     """One after the other; one that fails does not keep the others from being run."""
     left = []
-    for name in EXPERIMENTS:
+    for name in names:
         if _left_out(name, setup):
             continue
         if _is_there(name, setup):

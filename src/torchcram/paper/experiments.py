@@ -39,8 +39,10 @@ class Experiment:
     """All that it trains, in stages of which each may need the one before. None: `wanted`, at once."""
     look: Callable[[Setup, Mapping[str, Sequence[Trained]]], None] = lambda *_: None
     """Measure what needs the models themselves, of those runs that are there, and keep it beside them."""
+    beside: Callable[[Setup, int, Callable[[], bool]], None] | None = None
+    """What it trains other than as runs, beside the stage of that number, until the last argument says to stop."""
     last: Callable[[Setup], None] = lambda _: None
-    """What else it trains, other than as runs, when all its stages are done."""
+    """What else it trains when all its stages are done."""
     train: Callable[[Setup], Iterator[Row]] = lambda _: iter(())
     """Train, and tell what came of it."""
     data: tuple[str, ...] = ()
@@ -107,9 +109,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         about="tables 2 and 3: attention on another task, with semantic memory and router as they were",
         wanted=transfer.wanted,
         staged=transfer.stages,
+        beside=transfer.beside,
         last=transfer.last,
         train=transfer.run,
-        data=("p12", "wearable"),
+        data=("p12", "wearable", "activity", "mimic3"),
     ),
     "frontier-text": Experiment(
         about="the same as frontier on a text, with --data text=FILE and text-held-out=FILE",

@@ -15,6 +15,9 @@ MODELS = ("cram", "gate", "seqboat+cost", "mod", "entropy")
 TEXT = "text", "text-held-out"
 """Files that language modelling needs (`--data`), one to learn from and another."""
 _QUALITY = {"srcd": "accuracy", "text": "bits_per_byte"}
+_ALIKE = {"accuracy": 0.005, "bits_per_byte": 0.01}
+"""Half a point of accuracy, or a hundredth of a bit: models that differ by less are as good."""
+_CHEAPER = 0.05  # of a cost: less is as much
 _REPEATS = 9  # forward passes that a time is the median of
 
 
@@ -130,15 +133,20 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
 
 
 def unbeaten(place: Mapping[str, object], places: Sequence[Mapping[str, object]], quality: str, cost: str) -> bool:
-    """Whether no other model's place costs as little and is as good, and better in one of the two."""
+    """Whether no other model's place is as good for less, or better for as much; but for what does not matter."""
     sign = -1.0 if quality == "bits_per_byte" else 1.0
 
     def pair(each: Mapping[str, object]) -> tuple[float, float]:
         good, price = each[quality], each[cost]
         assert isinstance(good, float)
         assert isinstance(price, float)
-        return sign * good, -price
+        return sign * good, price
 
-    mine = pair(place)
+    good, price = pair(place)
+    alike = _ALIKE[quality]
     theirs = [pair(each) for each in places if each["model"] != place["model"]]
-    return not any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in theirs)
+    return not any(
+        (other >= good - alike and spent < price * (1 - _CHEAPER))
+        or (other > good + alike and spent <= price * (1 + _CHEAPER))
+        for other, spent in theirs
+    )

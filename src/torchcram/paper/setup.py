@@ -127,7 +127,7 @@ SIZES: Mapping[Scale, Size] = {
             "srcd": ("task.length=512", "task.novel_keys=1024", "task.values=32"),
             "copying": ("task.length=256", "task.items=16", "batch=32"),
             "associative": ("task.length=256", "task.pairs=16", "task.vocabulary=1024", "batch=32"),
-            "text": ("task.length=512", "batch=32", "steps=1000", "evaluate_every=50"),
+            "text": ("task.length=512", "batch=32", "steps=600", "evaluate_every=50"),
         },
         steps=1200,
         evaluate_every=20,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchcram.paper import transfer_series
 from torchcram.paper.claims import CLAIMS
@@ -13,6 +14,7 @@ from torchcram.paper.runs import Trained, Wanted, finish, measured, there, train
 from torchcram.paper.setup import Setup, Size
 from torchcram.paper.srcd import summary
 from torchcram.results import Row
+from torchcram.training.config import RunConfig
 from torchcram.training.settings import configure
 
 _CALLED = {"srcd": "srcd", "copying": "copy", "associative": "associative", "p12": "physionet"}  # by the claims
@@ -64,10 +66,9 @@ class Transfer:
         )
 
 
-def transfers(size: Size) -> list[Transfer]:
-    """Of CRAM with semantic memory, router and q̂ frozen, and where there is time all layers; of SeqBoat likewise."""
-    parts = [_PARTS, *([("layers",)] if size.values > 2 else [])]
-    ours = [Transfer(model="cram", source=a, target=b, frozen=frozen) for a, b in _PAIRS for frozen in parts]
+def transfers() -> list[Transfer]:
+    """Of CRAM with semantic memory, router and q̂ frozen; of SeqBoat with what chooses its reads."""
+    ours = [Transfer(model="cram", source=a, target=b, frozen=_PARTS) for a, b in _PAIRS]
     return [*ours, Transfer(model="seqboat", source="srcd", target="copying", frozen=("configure",))]
 
 
@@ -84,23 +85,30 @@ def _control(model: str, size: Size) -> dict[str, str]:
 
 def first(size: Size) -> list[Wanted]:
     """What is trained from scratch: sources and, to compare with, targets."""
-    every = transfers(size)
+    every = transfers()
     tasks = dict.fromkeys((each.model, task) for each in every for task in (each.source, each.target))
     return [_from_scratch(model, task, size) for model, task in tasks]
 
 
 def wanted(size: Size) -> list[Wanted]:
     """From scratch, then transferred."""
-    return [*first(size), *(each.wanted(size) for each in transfers(size))]
+    return [*first(size), *(each.wanted(size) for each in transfers())]
 
 
 def stages(setup: Setup) -> list[list[Wanted]]:
     """One after the other: what is transferred must have been trained."""
-    return [first(setup.size), [each.wanted(setup.size) for each in transfers(setup.size)]]
+    return [first(setup.size), [each.wanted(setup.size) for each in transfers()]]
+
+
+def beside(setup: Setup, stage: int, stopped: Callable[[], bool]) -> None:
+    """Fits to the data sets that are given: from scratch beside the first stage, and then of what that has trained."""
+    every = _fits(setup)
+    scratch = [each for each in every if each.source == transfer_series.SCRATCH]
+    transfer_series.finish(setup, every if stage else scratch, stopped)
 
 
 def last(setup: Setup) -> None:
-    """When all of these are there: fits to the data sets that are given, and tasks with the layers of such fits."""
+    """When all of these are there: tasks with the layers of such fits, and what else is to be fitted."""
     transfer_series.finish(setup, _fits(setup))
     if more := from_series(setup):
         finish(setup, [each.wanted(setup.size) for each in more])
@@ -116,27 +124,27 @@ def from_series(setup: Setup) -> list[Transfer]:
 
 def _fits(setup: Setup) -> list[transfer_series.Fit]:
     sources = (("cram", "srcd"), ("seqboat", "srcd"), ("cram", "copying"))
-    runs = {
-        (model, source): {
-            int(job.varied["seed"]): job.folder
-            for job in _from_scratch(model, source, setup.size).jobs(setup.size, setup.out)
-        }
-        for model, source in sources
-    }
-    return transfer_series.fits(setup, runs)
+    return transfer_series.fits(setup, {source: _trained(setup, *source) for source in sources})
 
 
 def _fits_from_series(setup: Setup) -> list[transfer_series.Fit]:
     if transfer_series.SOURCE not in setup.data:
         return []
-    runs = {seed: transfer_series.layers(setup, seed) for seed in range(setup.size.seeds)}
+    like = _trained(setup, "cram", "srcd")
+    runs = {seed: (transfer_series.layers(setup, seed), config) for seed, (_, config) in like.items()}
     return transfer_series.fits(setup, {("cram", transfer_series.SOURCE): runs})
+
+
+def _trained(setup: Setup, model: str, task: str) -> dict[int, tuple[Path, RunConfig]]:
+    """Where the runs from scratch are, and what they have, by seed."""
+    jobs = _from_scratch(model, task, setup.size).jobs(setup.size, setup.out)
+    return {int(job.varied["seed"]): (job.folder, configure(task, job.settings, **job.chosen)) for job in jobs}
 
 
 def run(setup: Setup) -> Iterator[Row]:
     """For each transfer its runs, and what is printed beside what was measured."""
     scratch = train(setup, first(setup.size))
-    every = transfers(setup.size)
+    every = transfers()
     trained = train(setup, [each.wanted(setup.size) for each in every])
     last(setup)
     more = from_series(setup)
@@ -151,9 +159,7 @@ def run(setup: Setup) -> Iterator[Row]:
         for each in after:
             yield measured(setup, {**_row(each), "what": "transferred", "claim": "transfer/fall", **frozen})
         for row in compared(transfer, after, before):
-            # With all layers frozen it is not what the paper has done: nothing printed to compare it with.
-            own = {name: value for name, value in row.items() if name != "printed" or "layers" not in transfer.frozen}
-            yield measured(setup, {**own, **frozen})
+            yield measured(setup, {**row, **frozen})
     for row in transfer_series.rows(setup, (*_fits(setup), *_fits_from_series(setup))):
         yield measured(setup, row)
 
@@ -166,16 +172,16 @@ def _row(run: Trained) -> Row:
 def compared(transfer: Transfer, after: Sequence[Trained], before: Sequence[Trained]) -> Iterator[Row]:
     """What the tables print of it, beside what was measured: fewer reads mean little where accuracy fell with them."""
     reads, scratch = ([each.row["layer_reads"] for each in runs] for runs in (after, before))
-    falls = [1 - now / then if then else None for now, then in zip(reads, scratch, strict=True)]
+    accuracies = [each.row["accuracy"] for each in after]
     columns = {
-        "accuracy": [each.row["accuracy"] for each in after],
-        "attention": reads,
-        "fall": falls,
+        "accuracy": summary(accuracies),
+        "attention": summary(reads),
+        "fall": transfer_series.fall(reads, scratch),
     }
     beside: Row = {
         "accuracy_from_scratch": statistics.mean(each.row["accuracy"] for each in before),
-        "accuracy_transferred": statistics.mean(columns["accuracy"]),
-        "layer_reads_from_scratch": statistics.mean(scratch),
+        "accuracy_transferred": statistics.mean(accuracies),
+        **transfer_series.levels(reads, scratch),
         "scratch_released": sum(each.released_at is not None for each in before),
     }
     for claim, column in _claims(transfer):
@@ -183,7 +189,8 @@ def compared(transfer: Transfer, after: Sequence[Trained], before: Sequence[Trai
             "what": f"{column} of {transfer.source} → {transfer.target}",
             "claim": claim,
             "printed": CLAIMS[claim].value,
-            **summary(columns[column]),
+            **columns[column],
+            "runs": len(after),
             **beside,
         }
 

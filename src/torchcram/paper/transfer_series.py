@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,28 @@ from safetensors.torch import load_file
 from torchcram.files import replacing
 from torchcram.paper.claims import CLAIMS
 from torchcram.paper.setup import Setup
+from torchcram.paper.srcd import summary
 from torchcram.results import Row
 from torchcram.timeseries import CramClassifier, CramLabeller, compare, datasets
 from torchcram.timeseries.series import Split
 from torchcram.training import checkpoint
 from torchcram.training.checkpoint import Checkpoint
+from torchcram.training.config import RunConfig
 from torchcram.training.run import RunFolder
 
-TARGETS: Mapping[str, tuple[str, str]] = {"p12": ("physionet", "auroc"), "wearable": ("activity", "accuracy")}
-"""Data sets by name, with what the claims call them and the measure that is compared; the paper's Activity is of
-wearable sensors."""
+TARGETS: Mapping[str, tuple[str, str]] = {
+    "p12": ("physionet", "auroc"),
+    "mimic3": ("mimic3", "auroc"),
+    "activity": ("activity", "accuracy"),
+    "wearable": ("activity", "accuracy"),
+}
+"""Data sets by name, with what the claims call them and the measure that is compared. Wearable sensors stand in for the
+data set of what people do, which not everyone has; verdicts say so."""
 FROZEN: Mapping[str, tuple[str, ...]] = {"cram": ("semantic", "router", "quality"), "seqboat": ("configure",)}
 SOURCE = "p12"
 """The data set whose models others begin with, too."""
 SCRATCH = "from scratch"
+_LOOK = 0.5  # seconds between looks at whether to stop
 _EPOCHS = {"p12": 4}  # of thousands of samples; of a few hundred, as many as there are by default
 
 
@@ -48,7 +55,9 @@ class Fit:
     """What its layers were trained on before; or from scratch."""
     seed: int
     like: Path
-    """A run that has the layers: those that it begins with, or, from scratch, those that it is to have."""
+    """The run that it begins with the layers of; from scratch, one whose layers are like its own."""
+    config: RunConfig
+    """Of a run with such layers."""
 
     @property
     def name(self) -> str:
@@ -61,7 +70,7 @@ class Fit:
         return setup.out / "series" / f"{self.name}.json"
 
 
-def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, Path]]) -> list[Fit]:
+def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, tuple[Path, RunConfig]]]) -> list[Fit]:
     """All that are to be made with the data that is given, of runs by (model, source) and seed.
 
     From scratch, a model has the layers of its run on SRCD.
@@ -69,17 +78,23 @@ def fits(setup: Setup, sources: Mapping[tuple[str, str], Mapping[int, Path]]) ->
     found = []
     for target in (name for name in TARGETS if name in setup.data):
         for (model, source), runs in sources.items():
-            for seed, like in runs.items():
-                common: dict[str, Any] = {"target": target, "model": model, "seed": seed}
+            for seed, (like, config) in runs.items():
+                common: dict[str, Any] = {
+                    "target": target,
+                    "model": model,
+                    "seed": seed,
+                    "like": like,
+                    "config": config,
+                }
                 if source == "srcd":
-                    found.append(Fit(**common, source=SCRATCH, like=like))
+                    found.append(Fit(**common, source=SCRATCH))
                 if source != target:
-                    found.append(Fit(**common, source=source, like=like))
+                    found.append(Fit(**common, source=source))
     return found
 
 
-def finish(setup: Setup, wanted: Sequence[Fit]) -> None:
-    """Make those that are not there yet, side by side."""
+def finish(setup: Setup, wanted: Sequence[Fit], stopped: Callable[[], bool] = lambda: False) -> None:
+    """Make those that are not there yet, side by side; `stopped`, whoever asks, ends it before its time."""
     left = [each for each in wanted if not each.file(setup).is_file()]
     if not left:
         return
@@ -90,9 +105,14 @@ def finish(setup: Setup, wanted: Sequence[Fit]) -> None:
     # Fresh processes: a GPU that one has used does not survive being copied.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(_made_of, each, given): each for each in left}
-        for done in as_completed(waiting):
-            done.result()
-            setup.say(waiting[done].name)
+        while waiting and not stopped():
+            for done in wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED).done:
+                done.result()
+                setup.say(waiting.pop(done).name)
+        if waiting:
+            for process in list(pool._processes.values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _made_of(fit: Fit, given: Mapping[str, Any]) -> None:
@@ -107,7 +127,7 @@ def _parts(setup: Setup, target: str) -> Split:
 def make(fit: Fit, parts: Split, setup: Setup) -> None:
     """Fit it, judge it, and keep what came of it; of a model that others begin with its layers, too."""
     begun = time.perf_counter()
-    like = RunFolder(fit.like).config.model.to_dict()
+    like = fit.config.model.to_dict()
     epochs = _EPOCHS.get(fit.target) if setup.size.telling else 1
     settings: dict[str, Any] = {
         "preset": setup.size.preset,
@@ -126,7 +146,8 @@ def make(fit: Fit, parts: Split, setup: Setup) -> None:
     file = fit.file(setup)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
-        told = {**row, "epochs": len(made.history[0]), "seconds": time.perf_counter() - begun}
+        groups = len(set(parts.test.groups.tolist()))
+        told = {**row, "groups": groups, "epochs": len(made.history[0]), "seconds": time.perf_counter() - begun}
         temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
@@ -136,14 +157,13 @@ def layers(setup: Setup, seed: int) -> Path:
 
 
 def _keep(fit: Fit, made: CramClassifier | CramLabeller, folder: Path) -> None:
-    like = RunFolder(fit.like).config
     with tempfile.TemporaryDirectory() as temporary:
         made.save(temporary)
         tensors = load_file(Path(temporary) / "member-0.safetensors")
     held = {name: value for name, value in tensors.items() if name.startswith("model.blocks.")}
     checkpoint.save(folder / "checkpoints", Checkpoint(step=0, tensors=held, extra={}))
     if not (folder / "config.json").exists():
-        RunFolder(folder).begin(like.override({"task": fit.target, "settings": {}, "seed": fit.seed}))
+        RunFolder(folder).begin(fit.config.override({"task": fit.target, "settings": {}, "seed": fit.seed}))
 
 
 @dataclass(kw_only=True)
@@ -151,10 +171,32 @@ class _Told:
     """What came of the fits of one model on one data set, by source."""
 
     rows: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """In the order of seeds."""
+
+    def of(self, source: str, name: str) -> list[float | None]:
+        return [row.get(name) for row in self.rows[source]]
 
     def mean(self, source: str, name: str) -> float | None:
-        values = [row.get(name) for row in self.rows[source]]
-        return None if any(value is None for value in values) else statistics.mean(values)  # type: ignore[type-var]
+        mean = summary(self.of(source, name))["measured"]
+        assert mean is None or isinstance(mean, float)
+        return mean
+
+
+def fall(after: Sequence[float | None], before: Sequence[float | None]) -> Row:
+    """How much less attention there is, of what there was from scratch: of means over seeds, since some runs read next
+    to nothing, of which anything is a multiple."""
+    ends = [summary(values)["measured"] for values in (after, before)]
+    now, then = (end if isinstance(end, float) else None for end in ends)
+    return {"measured": 1 - now / then if now is not None and then else None}
+
+
+def levels(after: Sequence[float | None], before: Sequence[float | None]) -> Row:
+    """What a fall is from and to: means over seeds, and deviations."""
+    found: dict[str, object] = {}
+    for name, values in (("from_scratch", before), ("transferred", after)):
+        told = summary(values)
+        found |= {f"layer_reads_{name}": told["measured"], f"layer_reads_{name}_sd": told.get("sd")}
+    return found  # type: ignore[return-value]
 
 
 def rows(setup: Setup, wanted: Iterable[Fit]) -> Iterator[Row]:
@@ -185,12 +227,8 @@ _CALLED = {"srcd": "srcd", "copying": "copy", "p12": "physionet"}
 
 def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row]:
     called, measure = TARGETS[target]
-    reads, before = told.mean(source, "layer_reads"), told.mean(SCRATCH, "layer_reads")
-    columns = {
-        "accuracy": told.mean(source, measure),
-        "attention": reads,
-        "fall": 1 - reads / before if reads is not None and before else None,
-    }
+    reads, before = told.of(source, "layer_reads"), told.of(SCRATCH, "layer_reads")
+    columns = {"accuracy": summary(told.of(source, measure)), "attention": summary(reads), "fall": fall(reads, before)}
     row_name = called if model == "cram" else f"{model}-{called}"
     # Table 2 is of SRCD alone.
     claims = [(f"transfer/{row_name}/{column}", column) for column in columns] if source == "srcd" else []
@@ -201,14 +239,15 @@ def _compared(target: str, model: str, source: str, told: _Told) -> Iterator[Row
                 "what": f"{column} of {source} → {target}",
                 "claim": claim,
                 "printed": CLAIMS[claim].value,
-                "measured": columns[column],
+                **columns[column],
                 "measure": measure,
                 f"{measure}_from_scratch": told.mean(SCRATCH, measure),
                 f"{measure}_transferred": told.mean(source, measure),
-                "layer_reads_from_scratch": before,
+                **levels(reads, before),
                 "model": model,
                 "source": source,
                 "target": target,
                 "frozen": " ".join(FROZEN[model]),
+                "groups": told.rows[source][0].get("groups"),
                 "runs": len(told.rows[source]),
             }

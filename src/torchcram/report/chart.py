@@ -137,7 +137,7 @@ def line_chart(
     head = 26 if heading else 0
     left = (20 if standalone else 14) + _LETTER * max((len(text) for _, text in y.ticks), default=0)
     longest = max((len(curve.label) + curve.bolder for curve in labels), default=0)
-    right = 14 + _LETTER * longest if len(labels) > 1 else 24
+    right = 16 + 1.05 * _LETTER * longest if len(labels) > 1 else 24
     top = head + (20 if spans else 6) + (16 if any(mark.label for mark in marks) else 0) + (18 if y.title else 0)
     inner, tall = width - left - right, height - top - 40
 
@@ -163,8 +163,12 @@ def line_chart(
     for value, text in y.ticks:
         out.append(f'<path class="line faint" d="M{left:.1f} {down(value):.1f}h{inner:.1f}"/>')
         out.append(_text(text, left - 6, down(value) + 4, "quiet", "end"))
+    free = -math.inf  # up to where the one before reaches
     for value, text in x.ticks:
-        out.append(_text(text, across(value), top + tall + 16, "quiet", "middle"))
+        half = _LETTER * len(text) / 2
+        if across(value) - half > free:
+            out.append(_text(text, across(value), top + tall + 16, "quiet", "middle"))
+            free = across(value) + half
     out.append(_text(x.title, left + inner / 2, top + tall + 33, "quiet", "middle"))
     for mark in marks:
         out.append(f'<path class="line quiet dash" d="M{across(mark.step):.1f} {top}v{tall}"/>')
@@ -178,7 +182,7 @@ def line_chart(
     for curve in curves:
         for run in curve.runs if len(curve.runs) > 1 else ():
             out.append(f'<path class="line thin {curve.colour}" d="{_path(run, across, down)}"/>')
-    for curve in labels:
+    for curve in sorted(labels, key=lambda curve: curve.bolder):  # on top of the others
         weight = "bolder" if curve.bolder else "bold"
         out.append(f'<path class="line {weight} {curve.colour}" d="{_path(curve.middle, across, down)}"/>')
         for step, value in curve.middle if dots or len(curve.middle) == 1 else ():
@@ -193,7 +197,9 @@ def line_chart(
             if not beside and abs(end - down(value)) > 1:
                 leader = f"M{tip:.1f} {down(value):.1f}L{tip + 7:.1f} {end:.1f}"
                 out.append(f'<path class="line thin {curve.colour}" d="{leader}"/>')
-            out.append(_text(curve.label, tip + 9, end + 4, curve.colour + (" strong" if curve.bolder else "")))
+            out.append(
+                _text(curve.label, tip + 9, end + 4, f"{curve.colour} halo" + (" strong" if curve.bolder else ""))
+            )
     if not standalone:
         out.append(f'<path class="guide line quiet" d="M0 {top}v{tall}"/>')
         out[0] = out[0].replace(

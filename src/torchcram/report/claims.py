@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from torchcram.paper import verdicts
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts import Results, Verdict
+from torchcram.report import frontier
 from torchcram.report.markdown import table
 
 BEGIN = "<!-- The claims, written by `torchcram paper`: from here on -->"
@@ -28,7 +29,7 @@ def renewed(text: str, results: Results, *, folder: str, experiments: Collection
 
 
 def part(results: Results, *, folder: str, experiments: Collection[str]) -> str:
-    """The headline claims as a table, and all others folded away, by section."""
+    """The headline claims as a table, all others folded away, by section, and the frontiers, if there are runs."""
     judged = verdicts.judge(results)
     told = ", ".join(f"{status} {count}" for status, count in verdicts.counts(judged).items() if count)
 
@@ -46,6 +47,7 @@ def part(results: Results, *, folder: str, experiments: Collection[str]) -> str:
             if others
             else ""
         )
+    parts.append(frontier.document(results, folder))
     return "\n\n".join(filter(None, parts))
 
 

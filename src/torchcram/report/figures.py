@@ -57,14 +57,15 @@ def section(results: Results) -> str:
 
 
 def _pair(title: str, printed: Chart, ours: Chart | None) -> str:
-    """Two charts side by side; None: there is nothing to be measured."""
+    """Two charts side by side; None: both are in the first."""
     nothing = "Not yet measured here: <code>torchcram reproduce</code>, or <code>torchcram explore</code> for one run."
-    right = ""
+    right, heading = "", "as the paper plots it, and here"
     if ours is not None:
+        heading = "as the paper plots it"
         drawn = ours[0] or f'<p class="note">{nothing}</p>'
         right = f'<div><h4>here</h4>{drawn}<p class="note">{escape(ours[1])}</p></div>'
     return (
-        f'<div class="figure"><h3>{escape(title)}</h3><div class="pair"><div><h4>as the paper plots it</h4>'
+        f'<div class="figure"><h3>{escape(title)}</h3><div class="pair"><div><h4>{heading}</h4>'
         f'{printed[0]}<p class="note">{escape(printed[1])}</p></div>{right}</div></div>'
     )
 
@@ -187,7 +188,12 @@ def _chart(
 ) -> str:
     """A chart of curves by label; the first of several is the bolder one, unless they are equals."""
     shown = [
-        Curve(label=label, colour=colours[i % len(colours)], middle=points, bolder=i == 0 and colours is _COLOURS)
+        Curve(
+            label=label.removeprefix("cram, "),
+            colour=colours[i % len(colours)],
+            middle=points,
+            bolder=i == 0 and colours is _COLOURS,
+        )
         for i, (label, points) in enumerate(drawn.items())
     ]
     return chart.line_chart(name=name, x=x, y=y, curves=shown, form=form, **more)

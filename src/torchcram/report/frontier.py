@@ -7,18 +7,32 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from torchcram.paper.claims.claim import Unit
 from torchcram.paper.verdicts import Results
-from torchcram.report import chart
+from torchcram.paper.verdicts.verdict import spread
+from torchcram.report import chart, drawing
 from torchcram.report.chart import Axis, Curve
+from torchcram.report.markdown import table
 from torchcram.report.runs import Points
 from torchcram.report.words import percent, plain
 
 Row = Mapping[str, Any]
 
-_COLOURS = ("ink", "action1", "novel", "recurring", "other1", "other2")
+_COLOURS = {
+    "cram": "ink",
+    "gate": "action1",
+    "seqboat+cost": "novel",
+    "mod": "recurring",
+    "entropy": "other1",
+    "semantic memory without L_cons": "other2",
+    "what does not recur": "dynamics",
+}
 _QUALITY = {"srcd": ("accuracy", "queries answered"), "text": ("bits_per_byte", "bits a byte")}
 _SHORT = {"semantic memory without L_cons": "no L_cons"}
 _TASKS = {"srcd": "SRCD", "text": "language modelling of novels"}
+TASKS = tuple(_TASKS)
+_NAMES = {"srcd": "SRCD", "text": "Novels"}
+_WIDTH, _HEIGHT = 440, 300  # of a chart
 _READS = Axis(
     low=0.0, high=1.0, bend=0.004, ticks=[(v, percent(v, 0)) for v in (0, 0.01, 0.1, 1)], title="positions that read"
 )
@@ -37,33 +51,116 @@ def _heard(results: Results, file: str, what: str) -> list[Row]:
     return [row for row in rows if row.get("what") == what and "caveat" not in row]
 
 
-def _frontiers(results: Results) -> list[str]:
-    places, runs = (
-        [row for file in _FILES for row in _heard(results, file, what)]
-        for what in ("place on the frontier", "run on the frontier")
-    )
-    found = []
-    for task, (quality, words) in _QUALITY.items():
-        mine = [row for row in places if row["task"] == task and row.get(quality) is not None]
-        if not mine:
+def picture(results: Results, task: str) -> str | None:
+    """The frontier on a task as a drawing of its own; None if there are no rows of it."""
+    charts = _pair(results, task, standalone=drawing.ALONE)
+    if not charts:
+        return None
+    quality = _QUALITY[task][1]
+    return drawing.beside(f"{quality} over reads and over time, {_TASKS[task]}", [(x, _WIDTH) for x in charts], _HEIGHT)
+
+
+def document(results: Results, folder: str) -> str:
+    """Pictures and what they show as a part of a Markdown page; empty if there is nothing to show.
+
+    folder: Where the page finds the result files.
+    """
+    parts = []
+    for (task, (quality, words)), file in zip(_QUALITY.items(), _FILES, strict=True):
+        runs = [row for row in _heard(results, file, "run on the frontier") if row.get(quality) is not None]
+        if not runs:
             continue
-        form = _bits if quality == "bits_per_byte" else _share
-        y = _axis([row[quality] for row in mine], form, words, zero=False)
-        seeds = len({row["seed"] for row in runs if row["task"] == task})
-        timed = [row for row in mine if row.get("forward_ms") is not None]
-        charts = [
-            _chart(f"{words} over reads, {_TASKS[task]}", _READS, y, _curves(mine, "reads", quality), form, percent)
-        ]
-        if timed:
-            x = _axis([row["forward_ms"] for row in timed], _ms, "milliseconds of a forward pass")
-            told = f"{words} over time, {_TASKS[task]}"
-            charts.append(_chart(told, x, y, _curves(timed, "forward_ms", quality), form, _ms))
-        note = f"Each model along what trades the one for the other; mean of {seeds} seeds, time of one of them."
-        if task == "text":
-            note += (
-                " Fewer bits are better. Models with a price were released at a step, as the text was still learned."
-            )
-        found.append(_figure(f"The frontier: {_TASKS[task]}", charts, note))
+        name = f"{words} over reads and over the time of a forward pass, {_TASKS[task]}"
+        parts += [f"![{name}](images/frontier-{task}.svg)", _note(task, runs)]
+        heads = ("model", "setting", words, "positions that read", "ms", "no other model is as good for less")
+        best = {(row["model"], row["place"]): _unbeaten(row) for row in _heard(results, file, "place on the frontier")}
+        lines = table(heads, [[*_place(mine, quality), best[key]] for key, mine in _places(runs).items()])
+        parts.append(f"<details><summary>{_TASKS[task]}, place by place</summary>\n\n{lines}\n\n</details>")
+        parts.append(f"[{file}]({folder}/{file}.json)")
+    return "\n\n".join(["### The frontier", *parts]) if parts else ""
+
+
+def _places(runs: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in runs:
+        found.setdefault((str(row["model"]), str(row["place"])), []).append(row)
+    return found
+
+
+def _place(mine: Sequence[Row], quality: str) -> list[str]:
+    """Seeds of one place as a line: mean ± deviation, and a time."""
+    unit: Unit = "number" if quality == "bits_per_byte" else "share"
+    times = [_ms(row["forward_ms"]) for row in mine if row.get("forward_ms") is not None]
+    return [
+        str(mine[0]["model"]),
+        f"`{mine[0]['place']}`",
+        spread([float(row[quality]) for row in mine], unit),
+        spread([float(row["reads"]) for row in mine], "share"),
+        times[0] if times else "–",
+    ]
+
+
+def _unbeaten(place: Row) -> str:
+    """Of which of its two costs."""
+    return " and ".join(
+        told for cost, told in (("reads", "reads"), ("forward_ms", "time")) if place.get(f"unbeaten by {cost}")
+    )
+
+
+def _note(task: str, runs: Sequence[Row]) -> str:
+    seeds = len({row["seed"] for row in runs})
+    said = f"mean of {seeds} seeds, time of one of them" if seeds > 1 else "one seed"
+    note = f"Each model along what trades the one for the other; {said}."
+    if task == "text":
+        note += " Fewer bits are better. Models with a price were released at a step, as the text was still learned."
+    return note + _steady(runs)
+
+
+def _steady(runs: Sequence[Row]) -> str:
+    """How much the time of one and the same model changes with what it reads: what else differs, models differ in."""
+    times: dict[str, list[float]] = {}
+    for row in runs:
+        if row.get("forward_ms") is not None:
+            times.setdefault(str(row["model"]), []).append(float(row["forward_ms"]))
+    most = max((max(each) / min(each) for each in times.values() if len(each) > 1), default=None)
+    if most is None:
+        return ""
+    return (
+        " Time is of a forward pass as it is, not compiled; along its own setting no model's changes by more than "
+        f"{percent(most - 1, 0)}."
+    )
+
+
+def _pair(results: Results, task: str, standalone: str = "") -> list[str]:
+    """Quality over reads, and over time where it was taken; nothing without rows."""
+    quality, words = _QUALITY[task]
+    found = [row for file in _FILES for row in _heard(results, file, "place on the frontier")]
+    mine = [row for row in found if row["task"] == task and row.get(quality) is not None]
+    if not mine:
+        return []
+    form = _bits if quality == "bits_per_byte" else _share
+    y = _axis([row[quality] for row in mine], form, words, zero=False)
+
+    def drawn(told: str, x: Axis, key: str, rows: Sequence[Row], at: Callable[[float], str]) -> str:
+        name = f"{words} over {told}, {_TASKS[task]}"
+        more = {"standalone": standalone, "heading": f"{_NAMES[task]}: over {told}"} if standalone else {}
+        return _chart(name, x, y, _curves(rows, key, quality), form, at, **more)
+
+    charts = [drawn("reads", _READS, "reads", mine, percent)]
+    timed = [row for row in mine if row.get("forward_ms") is not None]
+    if timed:
+        x = _axis([row["forward_ms"] for row in timed], _ms, "milliseconds of a forward pass")
+        charts.append(drawn("time", x, "forward_ms", timed, _ms))
+    return charts
+
+
+def _frontiers(results: Results) -> list[str]:
+    found = []
+    for task in _QUALITY:
+        charts = _pair(results, task)
+        runs = [row for file in _FILES for row in _heard(results, file, "run on the frontier") if row["task"] == task]
+        if charts:
+            found.append(_figure(f"The frontier: {_TASKS[task]}", charts, _note(task, runs)))
     return found
 
 
@@ -157,11 +254,11 @@ def _chart(
     curves = [
         Curve(
             label=_SHORT.get(label, label),
-            colour=_COLOURS[i % len(_COLOURS)],
+            colour=_COLOURS.get(label, "other3"),
             middle=points,
             bolder=label == "cram",
         )
-        for i, (label, points) in enumerate(drawn.items())
+        for label, points in drawn.items()
     ]
     told = f"{x.title} "
     return chart.line_chart(
@@ -173,7 +270,8 @@ def _chart(
         at=lambda value: told + at(value),
         beside=True,
         dots=True,
-        height=280,
+        width=_WIDTH,
+        height=_HEIGHT,
         **more,
     )
 

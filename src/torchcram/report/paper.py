@@ -84,6 +84,8 @@ def _header(judged: Mapping[str, Verdict]) -> str:
         for status, count in counts.items()
         if count
     )
+    left = counts["not yet measured"]
+    waits = f"{left} {'is' if left == 1 else 'are'} not yet measured, " if left else ""
     decided = sum(counts[status] for status in ("holds", "holds differently", "does not hold"))
     return (
         '<header><p class="kicker">Learning to Forget Attention: Memory Consolidation for Adaptive Compute Reduction'
@@ -91,8 +93,8 @@ def _header(judged: Mapping[str, Verdict]) -> str:
         "<h1>The paper, claim by claim</h1>"
         f'<p class="lead">Of {len(judged)} things that it prints, {decided} were put to the test here: '
         f"{counts['holds']} hold, {counts['holds differently']} hold differently, {counts['does not hold']} do not. "
-        f"{counts['not yet measured']} are not yet measured, {counts['not testable here']} cannot be tested here, and "
-        f"{counts['a setting, no result']} are settings.</p>"
+        f"{waits}{counts['not testable here']} cannot be tested here, and {counts['a setting, no result']} are "
+        "settings.</p>"
         f'<div class="shares" role="img" aria-label="How many claims have each verdict">{bar}</div></header>'
     )
 
@@ -157,4 +159,4 @@ def _sources(results: Results) -> str:
         if name in used or name == "explored"
     )
     heads = "".join(f"<th>{name}</th>" for name in ("file", "machine", "commit", "command"))
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<table class="sources"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'

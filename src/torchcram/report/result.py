@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from torchcram.paper.verdicts import Results
-from torchcram.report import colours
-from torchcram.report.chart import STYLE, Axis, Curve, Level, Mark, line_chart, steps_axis
+from torchcram.report import drawing
+from torchcram.report.chart import Axis, Curve, Level, Mark, line_chart, steps_axis
 from torchcram.report.comparison import Group, groups
 from torchcram.report.curves import over_training
 from torchcram.report.words import percent
@@ -50,22 +49,11 @@ class Dot:
 
 def picture(results: Results) -> str:
     """Both halves beside each other, as a drawing of its own; needs `baselines-srcd` and runs over training."""
-    style = f"{STYLE}\n{colours.drawing_rules(colours.LIGHT)}\n@media (prefers-color-scheme: dark){{\n"
-    style += f"{colours.drawing_rules(colours.DARK)}\n}}"
     name = (
         "Left: the share of positions that read falls over training. Right: novel keys answered, over reads, by model."
     )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{escape(name)}"><style>{style}</style>'
-        f'<rect class="fill paper" width="{_WIDTH}" height="{_HEIGHT}"/>'
-        f"{_at(_fall(results), 0, _LEFT)}{_at(_scatter(dots(results), _least(results)), _LEFT, _WIDTH - _LEFT)}</svg>"
-    )
-
-
-def _at(svg: str, x: int, width: int) -> str:
-    """A drawing within another."""
-    return re.sub(r"^<svg ", f'<svg x="{x}" width="{width}" height="{_HEIGHT}" ', svg)
+    right = _scatter(dots(results), _least(results))
+    return drawing.beside(name, [(_fall(results), _LEFT), (right, _WIDTH - _LEFT)], _HEIGHT)
 
 
 def _fall(results: Results) -> str:
@@ -75,7 +63,7 @@ def _fall(results: Results) -> str:
     points = drawn.curves["cram"]
     marks = [Mark(label="released", step=drawn.released)] if drawn.released is not None else []
     least = points[-1][1]
-    svg = line_chart(
+    return line_chart(
         name="reads over training",
         x=steps_axis(points[-1][0], _LEFT),
         y=Axis(low=0, high=1, ticks=[(v / 4, percent(v / 4, 0)) for v in range(5)], title=_whose(results)),
@@ -86,9 +74,8 @@ def _fall(results: Results) -> str:
         width=_LEFT,
         height=_HEIGHT,
         heading="CRAM: positions that read, over training",
-        standalone=" ",
+        standalone=drawing.ALONE,
     )
-    return re.sub(r"<style> </style>|<rect class=\"fill paper\"[^>]*/>", "", svg)
 
 
 def _whose(results: Results) -> str:

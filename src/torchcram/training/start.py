@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors.torch import load_file
 from torch import nn
 
 from torchcram.training import checkpoint
+from torchcram.training.checkpoint import Checkpoint
 from torchcram.training.distributed import World
 from torchcram.training.run import RunFolder
 
@@ -34,6 +36,18 @@ def load_layers(model: nn.Module, path: str | Path, world: World) -> None:
                 f"{mine} here; give both runs the same preset and settings of the model"
             )
     saved.read(targets)
+
+
+def only_layers(path: str | Path) -> Path:
+    """Leave of a finished run's newest checkpoint nothing but what others begin with. Returns its folder."""
+    saved = checkpoint.newest(RunFolder(path).checkpoints, lambda _: None)
+    if saved is None:
+        raise ValueError(f"{path} has no checkpoint")
+    tensors = load_file(saved.path / "model.safetensors")
+    held = {name: value for name, value in tensors.items() if name.startswith(f"model.{_LAYERS}")}
+    for file in saved.path.iterdir():
+        file.unlink()  # without its manifest it is none, and is written again
+    return checkpoint.save(saved.path.parent, Checkpoint(step=saved.step, tensors=held, extra={}))
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:

@@ -194,7 +194,7 @@ def _conditions(claim: Claim, results: Results) -> Verdict:
 
 def _trained_step(claim: Claim, results: Results) -> Verdict | None:
     """Where the paper's recipe lets attention fall, as a share of its training; and what moves it, with ours."""
-    fits = [row for row in rows(results, _FILE, what="sigmoid in reads over training") if "caveat" not in row]
+    fits = _dated(results)
     none = [row for row in rows(results, _FILE, what="no fall", model=_PAPERS) if "caveat" not in row]
     theirs = next((row for row in fits if row.get("model") == _PAPERS), None)
     ours = next((row for row in fits if row.get("model") == _OURS), None)
@@ -224,6 +224,21 @@ def _trained_step(claim: Claim, results: Results) -> Verdict | None:
     return Verdict(
         status=status, measured="; ".join(told), why=why, files=(_FILE,), command=reproduce(results, "phase")
     )
+
+
+def _dated(results: Results) -> list[Row]:
+    """When reads of each model fall: the middle of a sigmoid; of one that begins with more reads than there are
+    positions, which is to say before the first evaluation, the change-point."""
+    laws = [
+        {str(row.get("model")): row for row in rows(results, _FILE, what=f"{law} in reads over training")}
+        for law in ("sigmoid", "change-point")
+    ]
+    smooth, sudden = laws
+    found = [
+        sudden[model] if model in sudden and float(row.get("before") or 0) > 1 + _POINTS else row
+        for model, row in smooth.items()
+    ]
+    return [row for row in found if "caveat" not in row]
 
 
 def _limits(row: Row) -> str:
