@@ -13,7 +13,7 @@ from torchcram import results
 from torchcram.cli.main import app
 from torchcram.paper import verdicts
 from torchcram.paper.experiments import EXPERIMENTS
-from torchcram.report import baselines, claims, comparison, explorer, redundancy_document
+from torchcram.report import baselines, claims, comparison, explorer, performance, redundancy_document
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [
@@ -48,6 +48,23 @@ def test_readme_shows_the_measured_growth():
     growth = bench_row("stream in chunks")["growth"]
     assert f"{growth:+.1%}" in (ROOT / "README.md").read_text()
     assert growth < 0.05
+
+
+def test_readme_shows_how_fast_a_training_step_is_on_a_gpu():
+    rows = results.read(ROOT / "results" / "bench-train.json")["rows"]
+    found = {row["length"]: row["ratio"] for row in rows if row["slots"] == 512 and "transformer" in row["baseline"]}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    first, *others = (f"{found[length]:.1f} × at {length:,}" for length in (2048, 8192, 32768, 131072))
+    assert f"[{first} positions, {', '.join(others)}](docs/performance.md)" in text
+
+
+def test_the_page_about_speed_is_of_the_result_files():
+    files = {
+        name: results.read(file)
+        for name, stem in performance.NAMES.items()
+        if (file := ROOT / "results" / f"{stem}.json").exists()
+    }
+    assert performance.page(files) == (ROOT / "docs" / "performance.md").read_text()
 
 
 def worst_of_seeds(name: str) -> tuple[list, tuple[float, float, float], re.Pattern]:

@@ -1,5 +1,6 @@
 """How things are timed."""
 
+import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
@@ -37,7 +38,9 @@ def _name(kernel):
     return next(name for name, backend in timing.BACKENDS.items() if backend == kernel)
 
 
-def test_the_best_of_several_tries_counts_not_what_came_in_between(monkeypatch):
-    rounds = iter([[9.0, 1.1], [0.9, 5.0]] * 10)
+@pytest.mark.parametrize(("usual", "best"), [(0.9, "one"), (1.14, "one"), (1.2, "other")])
+def test_the_best_of_several_tries_counts_not_what_came_in_between(usual, best, monkeypatch):
+    """The usual way is kept, unless another is faster by more than what may be chance."""
+    rounds = iter([[9.0, 1.1], [usual, 5.0]] * 10)
     monkeypatch.setattr(timing, "_timed", lambda *_: next(rounds))
-    assert timing.best_of({"one": list, "other": list}) == "one"
+    assert timing.best_of({"one": list, "other": list}) == best
