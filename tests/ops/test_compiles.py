@@ -1,0 +1,136 @@
+"""Every GPU kernel compiles for Hopper, at the sizes of the paper's model; no GPU is needed for that, only Triton.
+
+What Triton's interpreter lets pass, its compiler may refuse. Takes a minute: `pip install triton`, then
+`pytest -m slow tests/ops/test_compiles.py`.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchcram import CramConfig
+from torchcram.memory import Timeline
+from torchcram.memory.fused import FusedLayer
+from torchcram.models import Cram, Decoder
+from torchcram.ops import Events, Given, Rows, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops.rows import running_count
+
+triton = pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="an interpreter compiles nothing"),
+]
+BATCH, LENGTH, WIDTH, HEADS = 2, 256, 512, 8
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Kernels that were launched are compiled instead, for an H200; gives their names."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.jit import JITFunction
+
+    names: list[str] = []
+
+    class Nowhere:
+        """As much of a driver as compiling asks for."""
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, _):
+            return 0
+
+    def compile(self, *args, grid, warmup, **kwargs):
+        names.append(self.__name__)
+        return run(self, *args, grid=grid, warmup=True, **kwargs)
+
+    run = JITFunction.run
+    monkeypatch.setattr(JITFunction, "run", compile)
+    monkeypatch.setattr(triton.runtime.driver, "_active", Nowhere())
+    with use("triton"):
+        yield names
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape).to(dtype).requires_grad_()
+
+
+def both_ways(outputs: Tensor | tuple[Tensor, ...], inputs: list[Tensor]) -> None:
+    """Backward too: what comes out is what was in memory, which does not matter here."""
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    smooth = [x for x in outputs if x.requires_grad]
+    torch.autograd.grad(smooth, inputs, [torch.zeros_like(x) for x in smooth], allow_unused=True)
+
+
+def clock() -> tuple[Tensor, Tensor]:
+    return torch.rand(BATCH, LENGTH), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+
+
+def test_scan(compiled):
+    inputs = [normal(BATCH, LENGTH, WIDTH), normal(WIDTH, dtype=torch.float32)]
+    both_ways(decay_scan(*inputs, *clock(), torch.zeros(BATCH, WIDTH)), inputs)
+    assert set(compiled) == {"_scan_add", "_scan_join_parts", "_scan_forward", "_scan_add_back", "_scan_backward"}
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_expert(compiled, learns):
+    gap, reset = clock()
+    into, weight = normal(BATCH, LENGTH, 2 * WIDTH), normal(WIDTH, WIDTH)
+    rate, a, b = (normal(WIDTH, dtype=torch.float32) for _ in range(3))
+    with torch.set_grad_enabled(learns):
+        given = Given(into, rate, gap, reset, torch.zeros(BATCH, WIDTH), gap.log1p().bfloat16(), a, b, weight)
+        out = expert(given, 3)
+    if learns:
+        both_ways(out, [into, rate, a, b, weight])
+    assert {"_euler_step", *(["_euler_slope"] if learns else [])} <= set(compiled)
+
+
+@pytest.mark.parametrize("pointed", [True, False])
+@pytest.mark.parametrize(("rows", "many"), [(LENGTH, 1), (16, 1024)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_read(compiled, rows, many, pointed, dtype, monkeypatch):
+    """All rows, or a few, in pieces."""
+    monkeypatch.setattr("torchcram.ops.read.triton._MANY", many)
+    monkeypatch.setattr("torchcram.ops.read.triton._FULL", 1)
+    at = torch.arange(rows).expand(BATCH, rows)
+    events = torch.arange(LENGTH).expand(BATCH, LENGTH)
+    time = events.double()
+    inputs = [
+        normal(BATCH, rows, HEADS, WIDTH // HEADS, dtype=dtype),
+        *(normal(BATCH, LENGTH, HEADS, WIDTH // HEADS, dtype=dtype) for _ in range(2)),
+        normal(BATCH, LENGTH, dtype=torch.float32),
+        normal(HEADS, dtype=torch.float32),
+    ]
+    asked = torch.zeros_like(at) if pointed else None
+    who = Rows(at, torch.ones_like(at, dtype=torch.bool))
+    found = episodic_read(*inputs, who, time[:, :rows], Events(events, events + 64, time), asked)
+    both_ways(found.value, inputs)
+    kernels = {"_reach", "_arrange", "_list_live", "_read_forward", "_read_mass", "_read_backward_rows"}
+    assert kernels | {"_read_backward_events", *(["_read_join"] if many > 1 else [])} == set(compiled)
+
+
+def test_what_belongs_to_no_memory(compiled):
+    priority, mask = torch.randn(BATCH, LENGTH), torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    position = torch.arange(LENGTH).expand(BATCH, LENGTH)
+    expiry(priority, mask, None, position, priority[:, :0], position[:, :0], 64)
+    running_count(mask)
+    hashed(7, torch.zeros(4, dtype=torch.int64), 100)
+    assert {"_count_ranks", "_find_bars", "_sift", "_leave"} <= set(compiled)
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+@torch.no_grad()
+def test_step(compiled, batch, monkeypatch):
+    monkeypatch.setattr("torchcram.ops.step.triton._can_begin_early", lambda _: True)
+    model = Cram(CramConfig.preset("large", vocabulary=16).override({"layers": 1})).bfloat16().eval()
+    decoder = Decoder(model, batch=batch)
+    (state,) = decoder.state.layers
+    layer = FusedLayer(model.blocks[0], state)
+    now = Timeline.single(torch.ones(batch, 1), None, decoder.state.position, decoder.state.time)
+    layer.step(torch.zeros(batch, 1, WIDTH, dtype=torch.bfloat16), now)
+    assert set(compiled) == {"enter", "euler", "project", "read", "mix", "widen", "narrow"}
