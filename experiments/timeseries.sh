@@ -45,7 +45,7 @@ ALL=majority,logistic,trees,gru-d,mtand,transformer,mamba,seqboat,cram
 settings() {
   case $1 in
     p12|p12-mtand) echo "--members $MEMBERS --set epochs=$EPOCHS --set patience=6 --set acquire=0.1 --set ramp=0.1 --set replicate=0.5 --set interval=2 --try rate=5e-4,1e-3" ;;
-    wearable) echo "--members 3 --try context=16,64 --try times=order,real" ;;
+    wearable) echo "--set times=order --set context=32 --set earliest=0.55" ;;
     activity) echo "--members 1" ;;
   esac
 }

@@ -95,6 +95,9 @@ def test_eleven_activities_are_seven_classes(tmp_path):
         (ROWS + "\n", "line 7: '' is not sequence"),
         (ROWS.replace(RIGHT, "010-000-030-097"), "line 4: there is no tag '010-000-030-097'; known: 010-000-024-033"),
         (ROWS.replace("falling", "flying"), "line 3: there is no activity 'flying'; known: walking"),
+        (ROWS.replace("falling", "NaN"), "line 3: there is no activity 'NaN'"),
+        (ROWS.replace("falling", ""), "line 3: there is no activity ''"),
+        (ROWS.replace(",falling", ""), "line 3: .*is not sequence"),
         (ROWS.replace("27.05", "27\xb005").encode("latin-1"), "is not UTF-8 text"),
         ("", "is empty"),
     ],
@@ -111,6 +114,7 @@ def test_a_missing_or_damaged_file(tmp_path):
     (tmp_path / "ConfLongDemo_JSI.txt.gz").write_bytes(gzip.compress(ROWS.encode())[:-9])
     with pytest.raises(ValueError, match="is damaged or cut short"):
         activity.load(tmp_path, kept=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_it_is_read_once(tmp_path, monkeypatch):

@@ -50,6 +50,21 @@ def test_the_best_epoch_is_kept():
     assert [best for _, best, _ in seen] == [loss == min(losses[: k + 1]) for k, loss in enumerate(losses)]
 
 
+def test_no_epoch_is_kept_before_the_earliest():
+    data, rare = made.classes(60), (np.arange(60) < 6).astype(int)
+    train, val = as_series({**data, "y": rare}), as_series({**data, "y": 1 - rare})  # the more is learned, the worse
+    network = Constant()
+    fit = Fitting(network, train, val, FitConfig(epochs=6, patience=2, rate=0.3, earliest=0.5))
+    seen = [(epoch.val_loss, network.logits.detach().clone()) for epoch in fit.run()]
+    losses = [loss for loss, _ in seen]
+    assert np.argmin(losses) < 2
+    kept = 2 + int(np.argmin(losses[2:]))
+    assert torch.equal(network.logits, seen[kept][1])
+    assert len(seen) == kept + 3, "patience is counted from the earliest epoch on"
+    with pytest.raises(ValueError, match=r"earliest = 1.5 .*allowed"):
+        FitConfig(earliest=1.5)
+
+
 def test_classes_can_count_the_same():
     series = as_series({**made.classes(100), "y": (np.arange(100) < 10).astype(int)})
     shares = []

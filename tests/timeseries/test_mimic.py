@@ -274,6 +274,7 @@ def test_tables_that_cannot_be_read(tmp_path, data, message):
     (tmp_path / "CHARTEVENTS.csv").write_bytes(data)
     with pytest.raises(ValueError, match=message):
         mimic.load(tmp_path, kept=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_table_cut_short(tmp_path):

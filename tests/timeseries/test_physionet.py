@@ -62,7 +62,7 @@ def write(folder, records=None, outcomes=OUTCOMES, packed=True, letter="a"):
         (folder / f"set-{letter}").mkdir()
         for name, text in texts.items():
             (folder / name).write_text(text)
-    (folder / f"Outcomes-{letter}.txt").write_text(outcomes)
+    (folder / f"Outcomes-{letter}.txt").write_bytes(outcomes if isinstance(outcomes, bytes) else outcomes.encode())
 
 
 def load(folder, sets="a"):
@@ -156,6 +156,7 @@ def test_files_that_are_missing_are_told_with_where_to_get_them(tmp_path):
         (OUTCOMES.replace("In-hospital_death", "Death"), "has no column In-hospital_death"),
         (OUTCOMES.replace("RecordID", "Id"), "has no column RecordID"),
         ("", "has no column In-hospital_death, RecordID"),
+        (OUTCOMES.replace("SOFA", "SOFA\xb0").encode("latin-1"), "Outcomes-a.txt is not UTF-8 text"),
     ],
 )
 def test_outcomes_that_are_wrong(tmp_path, outcomes, message):
@@ -199,6 +200,15 @@ def test_an_archive_cut_short(tmp_path):
     with pytest.raises(ValueError, match="is damaged or cut short"):
         load(tmp_path)
     assert not (tmp_path / "cache").exists()
+
+
+@unofficial
+def test_a_name_that_leads_outside(tmp_path):
+    write(tmp_path, {101: FIRST, "../../102": SECOND, 103: STILL})
+    with pytest.raises(ValueError, match=r"named 'set-a/../../102.txt', which leads outside the archive"):
+        load(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Outcomes-a.txt", "set-a.tar.gz"]
+    assert not (tmp_path.parent / "102.txt").exists()
 
 
 def stays(count):

@@ -21,6 +21,7 @@ TRIAL = """0,0.27203,1.0082,-0.082102,1,-63.5,2.4252,924.25,1
 
 
 def load(folder, files, packed=True):
+    folder.mkdir(exist_ok=True)
     if packed:
         with zipfile.ZipFile(folder / "Datasets_Healthy_Older_People.zip", "w") as archive:
             for name, text in files.items():
@@ -73,6 +74,9 @@ def test_trials_of_a_stretch_are_a_group(tmp_path, name, group):
         (TRIAL.replace("921.25,3", "921.25,5"), "line 4: the label is 5; allowed: 1 to 4"),
         (TRIAL.replace("921.25,3", "921.25,0"), "line 4: the label is 0"),
         (TRIAL.replace("921.25,3", "921.25,1.5"), "line 4: the label is 1.5"),
+        (TRIAL.replace("921.25,3", "921.25,NaN"), "line 4: .* is not time, .*, label"),
+        (TRIAL.replace("921.25,3", "921.25,"), "line 4: .* is not time, .*, label"),
+        (TRIAL.replace("921.25,3", "921.25"), "line 4: .* is not time, .*, label"),
         (TRIAL.replace("-0.013684,3", "-0.013684,7"), "line 4: there is no antenna 7; known: 1, 2, 3, 4"),
         ("", "d1p08F is empty"),
         (b"0,\xb0", "d1p08F is not UTF-8 text"),
@@ -93,7 +97,19 @@ def test_a_folder_or_archive_without_trials(tmp_path):
 
 def test_a_name_that_leads_outside(tmp_path):
     with pytest.raises(ValueError, match="leads outside"):
-        load(tmp_path, {"../d1p01M": TRIAL})
+        load(tmp_path, {"S1_Dataset/d1p01M": TRIAL, "../d1p02M": TRIAL})
+    assert [path.name for path in tmp_path.iterdir()] == ["Datasets_Healthy_Older_People.zip"]
+    assert not (tmp_path.parent / "d1p02M").exists()
+
+
+def test_an_archive_cut_short(tmp_path):
+    load(tmp_path / "whole", {"S1_Dataset/d1p08F": TRIAL})
+    data = (tmp_path / "whole" / "Datasets_Healthy_Older_People.zip").read_bytes()
+    for size in (0, 60, len(data) - 1):
+        (tmp_path / "Datasets_Healthy_Older_People.zip").write_bytes(data[:size])
+        with pytest.raises(ValueError, match=r"(?s)Older_People.zip is damaged or cut short .*; download it again"):
+            wearable.load(tmp_path, kept=tmp_path / "cache")
+        assert not (tmp_path / "cache").exists()
 
 
 def test_it_is_read_once(tmp_path, monkeypatch):

@@ -45,6 +45,9 @@ class FitConfig(StrictConfig):
     """At most; None: 10, or as many as make 600 steps of few samples."""
     patience: int = 5
     """Epochs without a better validation loss before it ends early; counted once reads have their price."""
+    earliest: float = 0.0
+    """Share of the steps before which no epoch is the one to be kept. A model that gives up reads has none before
+    `acquire` and `ramp` are over; their sum here makes all models choose among the same epochs."""
     batch: int = 64
     """Samples a step; fewer if they are long."""
     positions: int = 8192
@@ -86,6 +89,7 @@ class FitConfig(StrictConfig):
         check_number("replicate", self.replicate, 0)
         check_number("acquire", self.acquire, 0, 1)
         check_number("ramp", self.ramp, 0, 1)
+        check_number("earliest", self.earliest, 0, 1)
         if self.acquire + self.ramp >= 1:
             reject(
                 "ramp", self.ramp, f"less than {1 - self.acquire:g}: with acquire = {self.acquire:g} nothing is left"
@@ -175,6 +179,7 @@ class Fitting:
             val_loss, ledger = self._loss_of(self.val)
             # Before reads have their price, a model is not yet what it will be.
             final = self.consolidator.config.schedule == "plain" or self.consolidator.progress == 1
+            final = final and self.consolidator.steps >= c.earliest * self.steps
             best = math.isfinite(val_loss) and (not final or val_loss < least)
             if best:
                 kept, since = copy.deepcopy(self.network.state_dict()), 0
