@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -327,6 +328,29 @@ def test_decoding_example_runs():
     names = {"model": model, "prompt": torch.randint(16, (2, 5)), "token": torch.tensor([1, 2])}
     exec(compile(code, "docs/usage.md", "exec"), names)
     assert names["predictions"]["tokens"].shape == (2, 16)
+
+
+def test_readme_shows_the_wearable_sensor():
+    rows = results.read(ROOT / "results" / "timeseries-wearable.json")["rows"]
+
+    def found(model: str, routing: str = "routed", column: str = "macro_f1") -> list[float]:
+        return [
+            row[column] for row in rows if row.get("model") == model and row["routing"] == routing and column in row
+        ]
+
+    def mean(model: str, routing: str = "routed", column: str = "macro_f1") -> str:
+        assert len(found(model, routing, column)) == 5
+        return f"{100 * statistics.mean(found(model, routing, column)):.1f}"
+
+    spread = f"{100 * statistics.stdev(found('cram')):.1f}"
+    text = " ".join((ROOT / "README.md").read_text().split())
+    for words in (
+        f"its macro-F1 is {mean('cram')} ± {spread} with {mean('cram', column='reads')} % reads",
+        f"and {mean('cram', 'off')} without any",
+        f"Mamba's is {mean('mamba')}, a Transformer's {mean('transformer')}",
+        f"SeqBoat's {mean('seqboat')}, that of trees {mean('trees')}",
+    ):
+        assert words in text, words
 
 
 def test_readme_shows_both_commands():
