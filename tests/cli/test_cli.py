@@ -458,6 +458,10 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
         (["theory", "gravity"], "experiment = 'gravity' is not possible"),
         (["redundancy"], "redundancy has a command of its own: torchcram probe"),
         (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
+        (
+            ["transfer", "--data", "physionet=."],
+            "--data = 'physionet' is not possible; allowed: p12, wearable, activity",
+        ),
         (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),
         ([], "--list says which there are"),
