@@ -86,6 +86,17 @@ def test_other_numbers_give_another_verdict(results, judged, claim, file, wanted
     assert verdicts.judge(changed)[claim].status == expected
 
 
+def test_the_papers_recipe_executes_all_reads_and_chooses_few(results, judged):
+    """Of two files, which would contradict each other without the reason."""
+    small = [row for row in results["paper-srcd"]["rows"] if row["what"] == "run" and "recipe" in row["model"]]
+    assert {row["reads_executed"] for row in small} == {1}
+    chosen = 100 * sum(row["reads"] for row in small) / len(small)
+    why = judged["srcd/reads"].why
+    assert "with the paper's own recipe 100\u00a0% (2,000 steps" in why
+    assert f"since q_t needs the very reads that it is to spare; its router chooses {chosen:.2f} ± " in why
+    assert "paper-srcd" in judged["srcd/reads"].files
+
+
 def _of_runs(claim, *measured):
     rows = [
         {"what": "runs", "claim": claim, "seed": seed, "printed": CLAIMS[claim].value, "measured": value}

@@ -46,7 +46,8 @@ def _transferred(claim: Claim, results: Results) -> Verdict | None:
 
 def _command(claim: Claim, results: Results) -> str:
     """With the data that it takes."""
-    data = [name for name, part in (("p12", "physionet"), ("mimic3", "mimic3")) if part in claim.id]
+    parts = (("p12", "physionet"), ("mimic3", "mimic3"), (_ACTIVITY, _ACTIVITY))
+    data = [name for name, part in parts if part in claim.id]
     return " ".join([reproduce(results, "transfer"), *(f"--data {name}=FOLDER" for name in data)])
 
 
@@ -56,7 +57,7 @@ def _credentialed(claim: Claim, results: Results) -> Verdict:
 
 def _to_activity(claim: Claim, results: Results) -> Verdict:
     """The same of what people do: from the whole data a verdict, from others of the kind numbers alone."""
-    command = f"{reproduce(results, 'transfer')} --data p12=FOLDER --data activity=FOLDER"
+    command = _command(claim, results)
     verdict = of_runs(claim, results) or unmeasured.in_vain(claim, results)
     if verdict is None:
         return Verdict(status="not testable here", why=timeseries.ABSENT, command=command)
