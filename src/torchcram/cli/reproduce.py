@@ -105,6 +105,7 @@ def run(
         return _run_all(chosen, setup)
     shown = (lambda _: None) if str(json) == "-" else show_row
     _run(names[0], setup, shown, json)
+    setup.say(f"written: {_file(names[0], setup)}")
     return True
 
 
