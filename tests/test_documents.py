@@ -422,6 +422,11 @@ def test_the_command_of_the_papers_experiments_exists_with_its_options():
 def test_the_first_screen_of_the_readme_shows_the_result_and_two_commands():
     screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:14])
     assert "(docs/images/result.svg)" in screen
+    minutes = [
+        row["seconds"] / 60 for row in results.read(ROOT / "results" / "srcd-demo.json")["rows"] if "seconds" in row
+    ]
+    assert (math.floor(min(minutes)), math.ceil(max(minutes))) == (5, 8)
+    assert "(five to eight minutes on one core)" in screen
     targets = re.findall(r"^make (\w+)", screen, re.MULTILINE)
     assert len(targets) == 2
     assert all(re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) for target in targets)

@@ -414,6 +414,7 @@ def calculated(monkeypatch):
 def test_reproduce_writes_rows_that_name_claims(tmp_path):
     done = run("reproduce", "theory", "--scale", "ci", "--out", str(tmp_path), "--json", str(tmp_path / "x" / "t.json"))
     assert "static router that guesses" in done.output
+    assert done.stderr.endswith(f"written: {tmp_path / 'paper-theory.json'}\n")
     data = results.read(tmp_path / "paper-theory.json")
     assert data == results.read(tmp_path / "x" / "t.json")
     assert data["name"] == "paper-theory"
@@ -447,7 +448,7 @@ def test_reproduce_runs_all_that_are_not_there_and_tells_of_those_that_fail(tmp_
 @pytest.mark.usefixtures("calculated")
 def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
     done = run("reproduce", "theory", "--out", str(tmp_path), "--json", "-")
-    assert json.loads(done.output)["rows"] == results.read(tmp_path / "paper-theory.json")["rows"]
+    assert json.loads(done.stdout)["rows"] == results.read(tmp_path / "paper-theory.json")["rows"]
 
 
 @pytest.mark.parametrize(
@@ -458,6 +459,10 @@ def test_reproduce_prints_nothing_but_json_if_asked(tmp_path):
         (["theory", "gravity"], "experiment = 'gravity' is not possible"),
         (["redundancy"], "redundancy has a command of its own: torchcram probe"),
         (["theory", "--data", "text"], "--data 'text' is not possible; allowed: name=PATH"),
+        (
+            ["transfer", "--data", "physionet=."],
+            "--data = 'physionet' is not possible; allowed: p12, wearable, activity",
+        ),
         (["theory", "--data", "text=nowhere.txt"], "--data text: there is no nowhere.txt"),
         (["theory", "--scale", "huge"], "scale = 'huge' is not possible; allowed: 'ci' or 'cpu' or 'gpu'"),
         ([], "--list says which there are"),

@@ -86,6 +86,28 @@ def test_other_numbers_give_another_verdict(results, judged, claim, file, wanted
     assert verdicts.judge(changed)[claim].status == expected
 
 
+@pytest.mark.parametrize(("shares", "status"), [((0.2, 0.23, 0.25), "holds"), ((0.02, 0.2, 0.44), "holds differently")])
+def test_seeds_that_are_far_apart_have_the_printed_number_on_average_only(results, shares, status):
+    changed = copy.deepcopy(dict(results))
+    mine = [row for row in changed["baselines-srcd"]["rows"] if (row["what"], row["model"]) == ("final", "seqboat")]
+    for row, share in zip([row for row in mine if row["steps"] == 2000], shares, strict=True):
+        row["layer_reads"] = share
+    found = verdicts.judge(changed)["srcd/seqboat/attention"]
+    assert found.status == status
+    assert ("on average only" in found.why) == (status == "holds differently")
+
+
+def test_the_papers_recipe_executes_all_reads_and_chooses_few(results, judged):
+    """Of two files, which would contradict each other without the reason."""
+    small = [row for row in results["paper-srcd"]["rows"] if row["what"] == "run" and "recipe" in row["model"]]
+    assert {row["reads_executed"] for row in small} == {1}
+    chosen = 100 * sum(row["reads"] for row in small) / len(small)
+    why = judged["srcd/reads"].why
+    assert "with the paper's own recipe 100\u00a0% (2,000 steps" in why
+    assert f"since q_t needs the very reads that it is to spare; its router chooses {chosen:.2f} ± " in why
+    assert "paper-srcd" in judged["srcd/reads"].files
+
+
 def _of_runs(claim, *measured):
     rows = [
         {"what": "runs", "claim": claim, "seed": seed, "printed": CLAIMS[claim].value, "measured": value}

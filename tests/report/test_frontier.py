@@ -3,6 +3,7 @@
 import html
 import re
 
+from torchcram.paper.frontier import _ALIKE, _CHEAPER
 from torchcram.report import frontier, paper
 
 
@@ -85,6 +86,10 @@ def test_documents_show_both_frontiers_as_pictures_and_as_numbers():
     assert "| gate | `price=0.05` | 90 ± 0\u00a0% (3 seeds) | 3 ± 1\u00a0% (3 seeds) | 5 | time |" in told
     assert "(3 seeds) | 5 | reads and time |" in told
     assert "| gate | `price=0.05` | 0.9 ± 0 (3 seeds) |" in told
+    for same in ("half a point of accuracy", "a hundredth of a bit"):
+        assert f"In the last column, {same}, or a twentieth of the reads or of the time, makes no difference." in told
+    assert _ALIKE == {"accuracy": 0.005, "bits_per_byte": 0.01}
+    assert _CHEAPER == 1 / 20
     assert frontier.document({}, "") == ""
     assert frontier.picture({}, "srcd") is None
 

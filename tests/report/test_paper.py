@@ -41,6 +41,12 @@ def test_what_is_not_measured_is_said_only_if_there_is_any(left, said):
     assert said is None or said in told
 
 
+def test_code_in_claims_and_verdicts_is_shown_as_code(page):
+    assert "<code>--preset paper --schedule paper</code> has it" in page
+    table = page.partition('<table class="claims">')[2].partition("</table>")[0]
+    assert "`" not in table
+
+
 def test_every_curve_of_the_paper_is_drawn(page):
     """A curve's last value, as its read-out tells it."""
     told = html.unescape(page)

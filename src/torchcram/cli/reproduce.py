@@ -105,6 +105,7 @@ def run(
         return _run_all(chosen, setup)
     shown = (lambda _: None) if str(json) == "-" else show_row
     _run(names[0], setup, shown, json)
+    setup.say(f"written: {_file(names[0], setup)}")
     return True
 
 
@@ -218,12 +219,15 @@ def _is_there(name: str, setup: Setup) -> bool:
 
 
 def _paths(given: Sequence[str]) -> dict[str, Path]:
-    """`name=PATH`, each of which must be there."""
+    """`name=PATH`, each a name that an experiment knows, and a path that must be there."""
+    known = list(dict.fromkeys(name for each in EXPERIMENTS.values() for name in (*each.data, *each.needs)))
     found = {}
     for each in given:
         name, equals, path = each.partition("=")
         if not (equals and name):
             raise ValueError(f"--data {each!r} is not possible; allowed: name=PATH")
+        if name not in known:
+            reject("--data", name, ", ".join(known))
         if not Path(path).exists():
             raise ValueError(f"--data {name}: there is no {path}")
         found[name] = Path(path)

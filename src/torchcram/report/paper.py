@@ -130,20 +130,25 @@ def _table(judged: Mapping[str, Verdict], experiments: Collection[str]) -> str:
     )
 
 
+def _words(text: str) -> str:
+    """Words of a claim or a verdict, with what they have in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def _line(claim: Claim, verdict: Verdict, experiments: Collection[str]) -> str:
     subject = claim.id.partition("/")[0]
     headline = " data-headline" if claim.id in verdicts.HEADLINES else ""
-    note = f"<details><summary>doubts</summary>{escape(claim.note)}</details>" if claim.note else ""
+    note = f"<details><summary>doubts</summary>{_words(claim.note)}</details>" if claim.note else ""
     sources = ", ".join(verdict.files)
-    measured = f"{escape(verdict.measured)}<small>{escape(sources)}</small>" if verdict.measured else "–"
+    measured = f"{_words(verdict.measured)}<small>{escape(sources)}</small>" if verdict.measured else "–"
     to_come = "<small>to come</small>" if missing(verdict.command, experiments) else ""
     return (
         f'<tr id="{escape(claim.id)}" data-verdict="{_SHORT[verdict.status]}" data-section="{subject}"{headline}>'
-        f'<td data-name="claim">{escape(claim.measures)}<small>{escape(claim.id)}; {escape(where(claim))}</small>'
+        f'<td data-name="claim">{_words(claim.measures)}<small>{escape(claim.id)}; {escape(where(claim))}</small>'
         f"{note}</td>"
         f'<td data-name="printed">{escape(claim.printed)}</td><td data-name="measured">{measured}</td>'
         f'<td data-name="verdict"><span class="pill v-{_SHORT[verdict.status]}">{escape(verdict.status)}</span>'
-        f"{escape(verdict.why)}</td>"
+        f"{_words(verdict.why)}</td>"
         f'<td data-name="command"><code>{escape(verdict.command)}</code>{to_come}</td></tr>'
     )
 

@@ -182,11 +182,14 @@ def _conditions(claim: Claim, results: Results) -> Verdict:
             for share in shares
         )
         + f" ({min(counts.values())} seeds)",
-        why="what is saved grows with what recurs, a half is no threshold"
-        if grows and not from_half
-        else "from a half on it saves as much as it ever does, and below it less"
-        if from_half
-        else "what is saved does not grow with what recurs",
+        why=(
+            "what is saved grows with what recurs, a half is no threshold"
+            if grows and not from_half
+            else "from a half on it saves as much as it ever does, and below it less"
+            if from_half
+            else "what is saved does not grow with what recurs"
+        )
+        + "; saved against a read for every query",
         files=(file,),
         command=reproduce(results, "theory"),
     )
@@ -212,7 +215,10 @@ def _trained_step(claim: Claim, results: Results) -> Verdict | None:
         told.insert(0, f"with the paper's recipe at step {_limits(theirs)} of {theirs['steps']:,}")
         if near(theirs["measured"], expected):
             status = "holds"
-        why = f"its schedule is as much shorter as its training: {expected:,.0f} would be the same place"
+        why = (
+            f"of reads that its router chooses, while q_t has all executed; its {theirs['steps']:,} steps, schedule "
+            f"included, stand for the paper's {_PAPERS_STEPS:,.0f}: {expected:,.0f} would be the same place"
+        )
     for model, row in slopes.items():
         which = "the paper's" if model == _PAPERS else "our"
         why += (

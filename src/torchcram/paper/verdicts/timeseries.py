@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from torchcram.paper.claims import CLAIMS, Claim
 from torchcram.paper.verdicts.verdict import (
     CLOSE,
+    POINTS,
     SPACE,
     Results,
     Row,
@@ -27,7 +28,10 @@ _ACTIVITY = "timeseries-activity"
 _FILES = {"physionet": ("timeseries-p12",), "activity": (_ACTIVITY, "timeseries-wearable")}
 """Of the two data sets of what people do, the first that there is."""
 _MEASURES = {"physionet": "auroc", "activity": "accuracy"}
-_AUC = "AUROC, as the paper's column is called; the same number for several models is no AUROC"
+_AUC = (
+    "AUROC, as the paper calls its column; that it prints 0.900 for three models, to the digit, makes it doubtful that "
+    "it is one"
+)
 OTHER = "of another data set of the kind, wearable sensors"
 ABSENT = (
     "the paper does not say which data; those of the literature (UCI, Localization Data for Person Activity) could not "
@@ -94,7 +98,7 @@ def _score(claim: Claim, results: Results) -> Verdict | None:
 
 
 def _alike(claim: Claim, results: Results) -> Verdict | None:
-    """The same score for CRAM and a Transformer: both as printed, or neither."""
+    """The same score for CRAM and a Transformer: the printed one, or another that is the same of both."""
     pairs = [_found(results, "physionet", model) for model in ("cram", "transformer")]
     if not all(found for _, found in pairs):
         return None
@@ -102,8 +106,9 @@ def _alike(claim: Claim, results: Results) -> Verdict | None:
     means = [statistics.fmean(mine) for mine in values]
     printed = [near(mean, claim.value, CLOSE / 5) for mean in means]
     gap = 100 * (means[0] - means[1])
+    alike: Status = "holds differently" if abs(means[0] - means[1]) <= POINTS else "does not hold"
     return Verdict(
-        status="holds" if all(printed) else "does not hold",
+        status="holds" if all(printed) else alike,
         measured=f"CRAM {_splits(values[0], claim)}, Transformer {_splits(values[1], claim)}",
         why=f"CRAM is {abs(gap):.1f} points of AUROC {'ahead' if gap > 0 else 'behind'}; {_AUC}",
         files=(pairs[0][0],),
