@@ -5,6 +5,7 @@ import re
 
 from torchcram.paper.frontier import _ALIKE, _CHEAPER
 from torchcram.report import frontier, paper
+from torchcram.report.words import SPACE
 
 
 def place(model, task, reads, **quality):
@@ -59,6 +60,20 @@ def test_every_figure_is_drawn():
     assert r"positions that read 1.50\u00a0%\ncram" in said
     assert "mean of 3 seeds" in said
     assert "static bound, about 5" in said
+
+
+def test_it_is_said_who_is_best_and_who_is_slow():
+    def run(model, where, accuracy, reads, ms):
+        where = {"place": where, "seed": 0, "accuracy": accuracy, "reads": reads, "forward_ms": ms}
+        return {"what": "run on the frontier", "task": "srcd", "model": model, **where}
+
+    runs = [run("cram", "a", 0.9, 0.5, 9.0), run("cram", "b", 0.8, 0.1, 8.0), run("mod", "c", 0.7, 0.2, 5.0)]
+    told = frontier._standing("srcd", [*runs, run("gate", "d", 0.95, 0.3, 6.0)]).replace(SPACE, " ")
+    assert "CRAM is best at 90 % with 50 % reads in 9 ms" in told
+    assert "of the others gate is, at 95 % with 30 % reads in 6 ms." in told
+    assert told.endswith("No other model takes as long as CRAM.")
+    assert "as long as" not in frontier._standing("srcd", [*runs, run("gate", "d", 0.95, 0.3, 10.0)])
+    assert frontier._standing("srcd", runs[:2]) == ""
 
 
 def test_points_are_marked():

@@ -91,13 +91,13 @@ def _places(runs: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 def _place(mine: Sequence[Row], quality: str) -> list[str]:
     """Seeds of one place as a line: mean ± deviation, and a time."""
     unit: Unit = "number" if quality == "bits_per_byte" else "share"
-    times = [_ms(row["forward_ms"]) for row in mine if row.get("forward_ms") is not None]
+    times = _times(mine)
     return [
         str(mine[0]["model"]),
         f"`{mine[0]['place']}`",
         spread([float(row[quality]) for row in mine], unit),
         spread([float(row["reads"]) for row in mine], "share"),
-        times[0] if times else "–",
+        _ms(times[0]) if times else "–",
     ]
 
 
@@ -114,7 +114,37 @@ def _note(task: str, runs: Sequence[Row]) -> str:
     note = f"Each model along what trades the one for the other; {said}."
     if task == "text":
         note += " Fewer bits are better. Models with a price were released at a step, as the text was still learned."
-    return note + _steady(runs)
+    return note + _standing(task, runs) + _steady(runs)
+
+
+def _standing(task: str, runs: Sequence[Row]) -> str:
+    """CRAM where it is best, on average over seeds, beside the best of the others; and who takes longest."""
+    quality, _ = _QUALITY[task]
+    sign, form, unit = (-1, _bits, " bits a byte") if quality == "bits_per_byte" else (1, _share, "")
+    places: dict[str, list[list[Row]]] = {}
+    for (model, _), mine in _places([row for row in runs if row.get(quality) is not None]).items():
+        places.setdefault(model, []).append(mine)
+
+    def good(mine: Sequence[Row]) -> float:
+        return statistics.fmean(row[quality] for row in mine)
+
+    def told(mine: Sequence[Row]) -> str:
+        reads = percent(statistics.fmean(row["reads"] for row in mine))
+        return f"{form(good(mine))}{unit} with {reads} reads" + "".join(f" in {_ms(x)} ms" for x in _times(mine)[:1])
+
+    best = {model: max(each, key=lambda mine: sign * good(mine)) for model, each in places.items()}
+    others = [model for model in best if model != "cram"]
+    if "cram" not in best or not others:
+        return ""
+    rival = max(others, key=lambda model: sign * good(best[model]))
+    said = f" CRAM is best at {told(best['cram'])}; of the others {rival} is, at {told(best[rival])}."
+    times = {model: max((x for mine in each for x in _times(mine)), default=0.0) for model, each in places.items()}
+    slowest = max(times, key=lambda model: times[model])
+    return said + (" No other model takes as long as CRAM." if slowest == "cram" and times["cram"] else "")
+
+
+def _times(rows: Sequence[Row]) -> list[float]:
+    return [float(row["forward_ms"]) for row in rows if row.get("forward_ms") is not None]
 
 
 def _no_matter(task: str) -> str:
