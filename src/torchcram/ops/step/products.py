@@ -1,7 +1,7 @@
 """The kernels of a step that multiply by weights.
 
 With AHEAD a kernel begins before the one before it has ended: it asks for its weights, which nothing changes, and then
-waits for what that one leaves.
+waits for what that one leaves. Nothing that is written in the course of a step is looked at before that.
 """
 
 import triton
@@ -23,11 +23,16 @@ def wait_for_last(AHEAD: tl.constexpr):
 
 
 @triton.jit
-def _rows(batch, MASK, ROWS: tl.constexpr):
-    """The sequences of this program, which of them there are, and which have a position now."""
+def _rows(batch, ROWS: tl.constexpr):
+    """The sequences of this program, and which of them there are."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = row < batch
-    return row, inside, tl.load(MASK + row, mask=inside, other=0) != 0
+    return row, row < batch
+
+
+@triton.jit
+def _real(MASK, row, inside):
+    """Which of these have a position now."""
+    return tl.load(MASK + row, mask=inside, other=0) != 0
 
 
 @triton.jit
@@ -112,11 +117,12 @@ def enter(
     """
     let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
-    row, inside, real = _rows(batch, MASK, ROWS)
+    row, inside = _rows(batch, ROWS)
     column = first + tl.arange(0, GROUP)
     if first < WIDTH + MADE:
         w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
         wait_for_last(AHEAD)
+        real = _real(MASK, row, inside)
         mine = inside[:, None] & (first < WIDTH)
         here = row[:, None] * WIDTH + column[None, :]
         x = tl.load(X + here, mask=mine, other=0.0).to(tl.float32)
@@ -184,8 +190,7 @@ def euler(
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); a program more than that takes estimates the quality."""
     let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = row < batch
+    row, inside = _rows(batch, ROWS)
     if first < WIDTH:
         column = first + tl.arange(0, GROUP)
         w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
@@ -236,12 +241,13 @@ def project(
     """All that needs u and the last h: Y, and the next PREDICTION."""
     let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
-    row, inside, real = _rows(batch, MASK, ROWS)
+    row, inside = _rows(batch, ROWS)
     column = first + tl.arange(0, GROUP)
     part = tl.where(first < QUERY, 0, 1 + (first - QUERY) // WIDTH)
     total = tl.zeros((ROWS, GROUP), tl.float32)
     w = _weights(WEIGHT, 0, column, column >= 0, WIDTH, DEPTH)
     wait_for_last(AHEAD)
+    real = _real(MASK, row, inside)
     for begin in range(0, WIDTH, DEPTH):
         at = begin + tl.arange(0, DEPTH)
         known = at < WIDTH
@@ -298,11 +304,12 @@ def mix(
     """MIXED = X + context + what is recalled or read; a program more than that says what is in new events' slots."""
     let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
-    row, inside, real = _rows(batch, MASK, ROWS)
+    row, inside = _rows(batch, ROWS)
     if first < WIDTH:
         column = first + tl.arange(0, GROUP)
         w = _weights(RECALL, 0, column, column >= 0, RANK, SHALLOW)
         wait_for_last(AHEAD)
+        real = _real(MASK, row, inside)
         action = tl.load(TALLY + row, mask=inside, other=0)
         here = row[:, None] * WIDTH + column[None, :]
         total = tl.load(Y + row[:, None] * PROJECTED + column[None, :], mask=inside[:, None], other=0.0)
@@ -349,8 +356,7 @@ def widen(
 ):
     """FED = GELU(norm(X) Wᵀ + bias); WEIGHT has the norm's own weights in it."""
     let_next_begin(AHEAD)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = row < batch
+    row, inside = _rows(batch, ROWS)
     column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     known = column < FEED
     bias = tl.load(BIAS + column, mask=known, other=0.0)
@@ -384,10 +390,11 @@ def narrow(
 ):
     """AFTER = X + FED Wᵀ + bias, and 0 for sequences that have no position now."""
     let_next_begin(AHEAD)
-    row, inside, real = _rows(batch, MASK, ROWS)
+    row, inside = _rows(batch, ROWS)
     column = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     w = _weights(WEIGHT, 0, column, column >= 0, FEED, DEPTH)
     wait_for_last(AHEAD)
+    real = _real(MASK, row, inside)
     here = row[:, None] * WIDTH + column[None, :]
     total = tl.load(X + here, mask=inside[:, None], other=0.0).to(tl.float32) + tl.load(BIAS + column)[None, :]
     total = _product(total, FED, row, inside, w, WEIGHT, column, column >= 0, FEED, FEED, DEPTH)
