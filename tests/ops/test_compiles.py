@@ -5,6 +5,7 @@ What Triton's interpreter lets pass, its compiler may refuse. Takes a minute: `p
 """
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -27,11 +28,11 @@ BATCH, LENGTH, WIDTH, HEADS = 2, 256, 512, 8
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Kernels that were launched are compiled instead, for an H200; gives their names."""
+    """Kernels that were launched are compiled instead, for an H200; gives them by their names."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime.jit import JITFunction
 
-    names: list[str] = []
+    kernels: dict[str, Any] = {}
 
     class Nowhere:
         """As much of a driver as compiling asks for."""
@@ -46,14 +47,13 @@ def compiled(monkeypatch):
             return 0
 
     def compile(self, *args, grid, warmup, **kwargs):
-        names.append(self.__name__)
-        return run(self, *args, grid=grid, warmup=True, **kwargs)
+        kernels[self.__name__] = run(self, *args, grid=grid, warmup=True, **kwargs)
 
     run = JITFunction.run
     monkeypatch.setattr(JITFunction, "run", compile)
     monkeypatch.setattr(triton.runtime.driver, "_active", Nowhere())
     with use("triton"):
-        yield names
+        yield kernels
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -134,3 +134,8 @@ def test_step(compiled, batch, monkeypatch):
     now = Timeline.single(torch.ones(batch, 1), None, decoder.state.position, decoder.state.time)
     layer.step(torch.zeros(batch, 1, WIDTH, dtype=torch.bfloat16), now)
     assert set(compiled) == {"enter", "euler", "project", "read", "mix", "widen", "narrow"}
+    for name, kernel in compiled.items():
+        before, wait, _ = kernel.asm["ptx"].partition("griddepcontrol.wait")
+        assert wait, name
+        assert "st.global" not in before, f"{name} writes before the kernel before it has ended"
+        assert kernel.metadata.launch_pdl

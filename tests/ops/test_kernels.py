@@ -69,6 +69,7 @@ def test_decay_scan(batch, length, width, part, dtype, monkeypatch):
     """Cut into parts of at least so many positions, of which the last is shorter; and whole."""
     if part is not None:
         monkeypatch.setattr("torchcram.ops.decay.triton._PART", part)
+        monkeypatch.setattr("torchcram.ops.decay.triton._JOINED", 4)
         cut = importlib.import_module("torchcram.ops.decay.triton")._cut(batch, length, width)
         assert (cut[1] > 1) == (length > part), "so many programs are few"
     generator = torch.Generator().manual_seed(length)
@@ -151,9 +152,30 @@ def test_episodic_read_however_it_is_cut_up(length, slots, share, many, listed, 
     """Rows in parts, what they read in pieces, a list for several tiles of rows, large tiles of events; no pointers."""
     monkeypatch.setattr("torchcram.ops.read.triton._MANY", many)
     monkeypatch.setattr("torchcram.ops.read.triton._FULL", 1)
+    monkeypatch.setattr("torchcram.ops.read.reach._OTHERS", 2)
     monkeypatch.setattr("torchcram.ops.read.reach._LISTED", listed)
     monkeypatch.setattr("torchcram.ops.read.reach._FEW", few)
     check_read(length, 2, 16, 7, slots, share, dtype, pointed=False)
+
+
+@pytest.mark.parametrize("few", [1, 1 << 14])
+def test_events_are_put_in_order_by_class(few, monkeypatch):
+    """The read is the same in whatever order events are taken: a wrong one would only be slow."""
+    monkeypatch.setattr("torchcram.ops.read.reach._FEW", few)
+    monkeypatch.setattr("torchcram.ops.read.reach._OTHERS", 2)
+    reach = importlib.import_module("torchcram.ops.read.reach")
+    generator = torch.Generator().manual_seed(5)
+    total, count = 900, 60
+    written = torch.arange(total, dtype=torch.int32).expand(2, total).contiguous()
+    expires = written + torch.randint(-1, 400, (2, total), generator=generator).int()
+    at = torch.stack([torch.randperm(total, generator=generator)[:count].sort().values.int() for _ in range(2)])
+    at[:, -7:] = reach.NEVER
+    first, end, order = (x.cpu() for x in reach.reach(*(x.to(DEVICE) for x in (at, written, expires))))
+    assert torch.equal(first, torch.searchsorted(at, written, right=True).int())
+    assert torch.equal(end, torch.searchsorted(at, expires, right=True).int())
+    kind = (2 * torch.log2(end + 1.0)).int()
+    kind = kind.masked_fill(end >= count - 7, 62).masked_fill(end <= first, 63)
+    assert torch.equal(order.long(), kind.argsort(dim=1, stable=True))
 
 
 def check_read(length, heads, size, held, slots, share, dtype, pointed=True):

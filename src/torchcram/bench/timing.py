@@ -45,7 +45,10 @@ def _timed(*runs: Callable[[], object]) -> list[float]:
 def at_best_for(
     run: Callable[[], object], attend: Callable[[], None], device: torch.device
 ) -> tuple[str, Callable[[], object]]:
-    """A run with whichever attention is fastest by itself, and which that is: models need not be compiled with each."""
+    """A run with cuDNN's attention, or another that is clearly faster by itself: models need not be compiled with each.
+
+    And which that is.
+    """
     if device.type != "cuda":
         return "default attention", run
     best = best_of({name: _with(kernel, attend) for name, kernel in BACKENDS.items()})

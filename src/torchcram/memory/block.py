@@ -209,7 +209,9 @@ class Block(nn.Module):
             assert from_working is not None
             own = (to_priority + from_working).squeeze(-1)
             if priority is not None:
-                own = own + (priority.to(own.dtype) - own).detach()
+                own = priority.to(own.dtype) + (
+                    own - own.detach()
+                )  # what is given, to the last bit; the rest is for gradients
             offered = seen, h, own, timeline, state.episodic
             if in_place:
                 store = Slots.open(self.episodic, *offered)

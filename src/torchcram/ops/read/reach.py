@@ -18,6 +18,7 @@ from torchcram.ops.dispatch import on_device
 NEVER = 1 << 30
 """Position of a row that is padding: no event lasts that long."""
 _FEW = 16_384  # events that are put in order in small tiles
+_OTHERS = 32  # tiles whose counts are looked at together
 _LISTED = 1 << 23  # entries of all lists: 64 MiB
 _SURVIVES, _UNREAD = tl.constexpr(62), tl.constexpr(63)  # classes of events; the others are powers of √2
 _CLASSES = tl.constexpr(64)
@@ -66,7 +67,7 @@ def reach(at: Tensor, written: Tensor, expires: Tensor) -> tuple[Tensor, Tensor,
         _reach[(batch, tiles)](
             *(at, written, expires, first, end, kind, counts, count, total, count.bit_length()), TILE=tile, num_warps=4
         )
-        _arrange[(batch, tiles)](kind, counts, order, total, TILE=tile, OTHERS=32, num_warps=4)
+        _arrange[(batch, tiles)](kind, counts, order, total, TILE=tile, OTHERS=_OTHERS, num_warps=4)
     return first, end, order
 
 

@@ -108,8 +108,8 @@ def read(
     let_next_begin(AHEAD)
     row, head = tl.program_id(0), tl.program_id(1)
     far = row.to(tl.int64)
-    # The new event's place: a free one, or that of the worst, of which the newest is the first to go. What is held has
-    # not changed since the last step, so that can be found out before all else.
+    # The new event's place: a free one, or that of the worst, of which the newest is the first to go. What is held was
+    # last changed in the step before, which has ended (see `FusedLayer.step`): so there is no need to wait for it.
     worst = tl.full((), float("inf"), tl.float32)
     newest = tl.full((), -3, tl.int64)
     slot = tl.full((), 0, tl.int32)

@@ -31,7 +31,8 @@ def step(
     tiles, groups = triton.cdiv(batch, rows), width // GROUP
     enters, projects = sizes.entering, sizes.projected
     drive, active, quality, router, priority, entering = (begin - width for begin in enters[1:])
-    ahead: dict[str, Any] = {"AHEAD": _can_begin_early(x.device), "launch_pdl": _can_begin_early(x.device)}
+    early = _can_begin_early(x.device)
+    ahead: dict[str, Any] = {"AHEAD": early, **({"launch_pdl": True} if early else {})}
     own = {"ROWS": rows, "GROUP": GROUP, **ahead}
     normed = {**own, "GROUPS": groups, "SOME": _power(groups)}
     deep, shallow, wide = (min(_DEPTH // x.element_size(), _power(size)) for size in (width, rank, sizes.feed))
@@ -226,7 +227,8 @@ def step(
 @lru_cache
 def _can_begin_early(device: torch.device) -> bool:
     """Whether a kernel may begin before the one before it has ended; Triton's interpreter knows nothing of it."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    cuda = device.type == "cuda" and torch.version.hip is None
+    return cuda and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _power(size: int) -> int:
