@@ -120,6 +120,8 @@ def test_a_table_of_measurements():
     assert series.ids.tolist() == ["p1", "p2"]
     with pytest.raises(ValueError, match="y has nothing for 1 of 2 samples, 'p2'"):
         from_triplets(["p1", "p2"], [0, 0], [0, 0], [1, 1], {"p1": 0})
+    with pytest.raises(ValueError, match="y must be a dict from sample to what is told of it; got list"):
+        from_triplets(["p1", "p2"], [0, 0], [0, 0], [1, 1], [0, 1])
     with pytest.raises(ValueError, match="the columns have 2, 1, 1, 1 rows"):
         from_triplets(["p1", "p2"], [0], [0], [1])
     with pytest.raises(ValueError, match="no measurements"):

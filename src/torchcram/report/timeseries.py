@@ -135,15 +135,19 @@ def _choices(rows: Sequence[Row]) -> str:
 def _differences(rows: Sequence[Row]) -> str:
     lines = []
     overall = [row for row in rows if row["what"] == "difference, all splits"]
-    for row in overall or [row for row in rows if row["what"] == "difference"]:
+    each = [row for row in rows if row["what"] == "difference"]
+    for row in overall or each:
         if row in overall:
             ahead = f"{100 * row['ahead']:+.1f} ± {100 * row['sd']:.1f}"
-            clear = f"{row['clear']} of {row['splits']}"
+            alike = ("measure", "model", "routing")
+            mine = [other for other in each if all(other[key] == row[key] for key in alike)]
         else:
             ahead = f"{100 * row['ahead']:+.1f} ({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"
-            clear = "yes" if row["low"] > 0 or row["high"] < 0 else "no"
+            mine = [row]
+        before, behind = sum(other["low"] > 0 for other in mine), sum(other["high"] < 0 for other in mine)
+        clear = f"{before} and {behind} of {len(mine)}"
         lines.append([_who(row), MEASURES[row["measure"]], ahead, clear])
-    return table(("than", "measure", "ahead by", "beyond noise"), lines)
+    return table(("than", "measure", "ahead by", "splits in which it is ahead, and behind, beyond noise"), lines)
 
 
 def _who(row: Row) -> str:

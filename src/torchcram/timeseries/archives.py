@@ -64,7 +64,8 @@ def members(path: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
         else:
             yield from _tarred(path)
     except _BROKEN as error:
-        raise ValueError(f"{path} is damaged or cut short ({error}); download it again") from error
+        why = str(error).partition("\n")[0].rstrip(":")  # what every kind of archive says of it would be many lines
+        raise ValueError(f"{path} is damaged or cut short ({why}); download it again") from error
 
 
 def content(path: Path) -> bytes:

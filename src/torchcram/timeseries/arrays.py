@@ -165,6 +165,8 @@ def from_triplets(
     for key, told in (("y", y), ("statics", statics)):
         if told is None:
             continue
+        if not isinstance(told, Mapping):
+            raise ValueError(f"{key} must be a dict from sample to what is told of it; got {type(told).__name__}")
         if missing := [name for name in names.tolist() if name not in told]:
             raise ValueError(f"{key} has nothing for {len(missing)} of {len(names)} samples, {missing[0]!r} for one")
         found[key] = np.asarray([told[name] for name in names.tolist()])
