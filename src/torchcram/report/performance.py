@@ -42,9 +42,9 @@ _PAGE = """\
 # Performance
 
 Made by `torchcram performance` from the result files of benchmarks in `results/`. Both sides of each figure are of the
-same run, on the same machine; the Transformer is compiled and has the attention that serves it best. A speed is worth
-something only where the model is right: the last tables say how good trained models of this size are at these lengths,
-with these buffers.
+same run, on the same machine; the Transformer is compiled and has cuDNN's attention, or another where that is clearly
+faster. A speed is worth something only where the model is right: the last tables say how good trained models of this
+size are at these lengths, with these buffers.
 
 ![How many times faster than a Transformer a training step and a prefill are, by length](images/performance.svg)
 
