@@ -31,6 +31,24 @@ def test_seconds_until_it_is_solved_and_until_few_read():
     assert row["seconds_to_few_reads"] is None
 
 
+def test_seconds_by_what_steps_take_alone():
+    row = {"model": "cram", "length": 32, "solved_at": 20, "few_reads_at": 30, "steps": 40, "released_at": 25}
+    times = [
+        {"model": "transformer", "length": 32, "step_ms": 7.0},
+        {"model": "cram", "length": 64, "step_ms": 9.0},
+        {"model": "cram", "length": 32, "step_ms": 1.0, "dense_step_ms": 2.0},
+    ]
+    found = quality.alone(row, times)
+    assert found["alone_seconds_to_solved"] == pytest.approx(0.040)
+    assert found["alone_seconds_to_few_reads"] == pytest.approx(0.055)
+    assert found["alone_seconds"] == pytest.approx(0.065)
+    dense = quality.alone({**row, "model": "transformer", "released_at": None, "few_reads_at": None}, times)
+    assert dense["alone_seconds_to_solved"] == pytest.approx(0.140)
+    assert dense["alone_seconds_to_few_reads"] is None
+    with pytest.raises(ValueError, match="no mamba"):
+        quality.alone({**row, "model": "mamba"}, times)
+
+
 def test_a_measure_that_a_task_has_not_is_refused():
     with pytest.raises(ValueError, match="accuracy_overridden"):
         quality.solved(entries(0.2), 0.99, "accuracy_overridden")

@@ -73,6 +73,16 @@ def test_targets_say_whether_they_were_met():
     assert met["training at the paper's size, 10,000 steps: minutes"] is True
 
 
+def test_without_a_run_of_ten_thousand_steps_it_is_told_by_what_steps_take():
+    files = {
+        "quality": file([{"model": "cram", "steps": 2000, "alone_seconds": 100.0}]),
+        "runs": file([{"model": "cram", "length": 2048, "step_ms": 40.0}]),
+    }
+    found = {target.what: target.found for target in performance.targets(files)}
+    what = "training at the paper's size, 10,000 steps: minutes, by what steps take in a run of 2,000"
+    assert found[what] == pytest.approx((100 + 8000 * 0.04) / 60)
+
+
 @pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 def test_growth_is_the_exponent_of_a_power_law_of_a_positions_time(power):
     rows = [

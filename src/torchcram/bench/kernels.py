@@ -70,7 +70,7 @@ def _scans(size: Size, length: int, device: torch.device, bandwidth: float) -> I
     bytes_moved = x.numel() * x.element_size()
     # Going back is timed together with what it goes back through: recorded alone it would run where that ran.
     runs = (lambda: scan(x, rate)), (lambda: torch.autograd.grad(scan(x, rate), [x, rate], grad))
-    forward, both = in_turns(*(replayed(run, device) for run in runs), repeats=size.repeats, warm_up=5)
+    forward, both = in_turns(*(replayed(run, device) for run in runs), repeats=size.repeats, warm_up=5, on=device)
     backward = max(both - forward, 1e-9)
     # Forward: x in, states out. Backward: gradient and states in, gradient out.
     for what, seconds, tensors in (("scan, forward", forward, 2), ("scan, backward", backward, 3)):
@@ -135,6 +135,7 @@ def _experts(size: Size, length: int, device: torch.device, steps: int = 3) -> I
             against="scan and Euler steps, one after the other",
             length=length,
             repeats=size.repeats,
+            on=device,
             batch=batch,
             width=width,
             dtype=str(size.dtype).removeprefix("torch."),
@@ -148,6 +149,7 @@ def _expiries(size: Size, length: int, device: torch.device) -> Row:
         replayed(lambda: expiry(priority, mask, None, none, *held, size.slots), device),
         repeats=size.repeats,
         warm_up=3,
+        on=device,
     )
     return {"what": "expiry", "length": length, "batch": batch, "slots": size.slots, "ours_ms": 1000 * seconds}
 
@@ -204,6 +206,7 @@ def _reads(size: Size, length: int, slots: int | None, device: torch.device) -> 
                 against=f"causal attention of all rows, {kind}",
                 length=length,
                 repeats=size.repeats,
+                on=device,
                 batch=batch,
                 slots="all" if slots is None else slots,
                 reads=size.reads,

@@ -39,3 +39,29 @@ def row(entries: Sequence[Mapping[str, Any]], accuracy: float, measure: str) -> 
         "reads": last["reads"],
         "released_at": last.get("released_at"),
     }
+
+
+def alone(row: Mapping[str, Any], times: Sequence[Mapping[str, Any]]) -> Row:
+    """Seconds of a run's steps up to where it was solved, and read little, by what a step of such a run takes alone.
+
+    That is what runs have that were trained side by side. times: rows of `bench steps`, of which the first of the same
+    model and length counts. All steps before release are dense, all after it settled; evaluations are left out.
+    """
+    same = [each for each in times if all(each[name] == row[name] for name in ("model", "length"))]
+    if not same:
+        raise ValueError(f"the times have no {row['model']} at {row['length']} positions")
+    settled = same[0]["step_ms"] / 1000
+    dense = same[0].get("dense_step_ms", same[0]["step_ms"]) / 1000
+
+    def spent(step: int | None) -> float | None:
+        if step is None:
+            return None
+        released = row["released_at"]
+        before = 0 if released is None else min(step, released)
+        return before * dense + (step - before) * settled
+
+    return {
+        "alone_seconds_to_solved": spent(row["solved_at"]),
+        "alone_seconds_to_few_reads": spent(row["few_reads_at"]),
+        "alone_seconds": spent(row["steps"]),
+    }

@@ -16,21 +16,39 @@ from torchcram.results import Row
 
 _TRIED = 20  # calls by which one way is compared with another
 _CLEARLY = 0.95  # of the time of the usual way: others are at work meanwhile, so less may be chance
+_HEAD_START = 200_000  # cycles: about a tenth of a millisecond
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 """Kinds of attention on a GPU."""
 
 
-def in_turns(*runs: Callable[[], object], repeats: int, warm_up: int, settle: int = 0) -> list[float]:
+def in_turns(
+    *runs: Callable[[], object], repeats: int, warm_up: int, settle: int = 0, on: torch.device | None = None
+) -> list[float]:
     """Median seconds of each, run in turns so that whatever else the machine does touches all alike.
 
-    warm_up: calls of each during which other benchmarks may do the same. settle: more, that must be alone, too.
+    warm_up: calls of each during which other benchmarks may do the same. settle: more, that must be alone, too. on: a
+    device whose own clock tells, if it is a GPU: so what the host takes to begin and to wait does not count.
     """
     for _ in range(warm_up):
         for run in runs:
             run()
+    timed = _timed_by_gpu if on is not None and on.type == "cuda" else _timed
     with alone():
-        times = [_timed(*runs) for _ in range(settle + repeats)][settle:]
+        times = [timed(*runs) for _ in range(settle + repeats)][settle:]
     return [statistics.median(each) for each in zip(*times, strict=True)]
+
+
+def _timed_by_gpu(*runs: Callable[[], object]) -> list[float]:
+    """Seconds that a GPU took for each; none may wait for it."""
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in runs]
+    torch.cuda.synchronize()
+    for run, (begin, end) in zip(runs, marks, strict=True):
+        torch.cuda._sleep(_HEAD_START)  # meanwhile the host gets ahead
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1000 for begin, end in marks]
 
 
 def _timed(*runs: Callable[[], object]) -> list[float]:
@@ -77,11 +95,7 @@ def copy_bandwidth(device: torch.device, size: int = 1 << 30) -> float:
     source = torch.randint(255, (count,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
 
-    def copy() -> None:
-        target.copy_(source)
-        wait_for(device)
-
-    (seconds,) = in_turns(copy, repeats=9, warm_up=2)
+    (seconds,) = in_turns(lambda: target.copy_(source), repeats=9, warm_up=2, on=device)
     return 2 * count / seconds
 
 
@@ -102,11 +116,14 @@ def waiting(run: Callable[[], object], device: torch.device) -> Callable[[], Non
 
 
 def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """The same, recorded if that can be done: short kernels are then not timed by how fast a host launches them."""
+    """The same, recorded if that can be done: short kernels are then not timed by how fast a host launches them.
+
+    It does not wait for them.
+    """
     if device.type != "cuda":
         return waiting(run, device)
     graph, _ = record(run, device)
-    return waiting(graph.replay, device)
+    return graph.replay
 
 
 def compare(
@@ -119,10 +136,11 @@ def compare(
     repeats: int = 15,
     warm_up: int = 3,
     settle: int = 0,
+    on: torch.device | None = None,
     **settings: str | int | float,
 ) -> Row:
-    """Median milliseconds of both, and how many times faster ours is."""
-    seconds = in_turns(ours, baseline, repeats=repeats, warm_up=warm_up, settle=settle)
+    """Median milliseconds of both, and how many times faster ours is; see `in_turns`."""
+    seconds = in_turns(ours, baseline, repeats=repeats, warm_up=warm_up, settle=settle, on=on)
     ours_ms, baseline_ms = (1000 * each for each in seconds)
     return {
         "what": what,

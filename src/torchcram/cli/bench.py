@@ -221,18 +221,22 @@ def quality(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     accuracy: Annotated[float, typer.Option(min=0, max=1, help="From which on a run counts as solved.")] = 0.99,
     measure: Annotated[str, typer.Option(help="Of what: accuracy, accuracy_novel, …")] = "accuracy_novel",
+    times: Annotated[
+        Path | None, typer.Option(help="A file of `bench steps`: also tell seconds by what a step takes alone.")
+    ] = None,
     machine: Annotated[str | None, typer.Option(help="What the runs were made on, if not this machine.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Time to quality: seconds of training until a task was solved, the dense phase included."""
     from torchcram import results, tasks
-    from torchcram.bench.quality import row
+    from torchcram.bench.quality import alone, row
     from torchcram.cli.errors import told
     from torchcram.cli.tables import show_row
     from torchcram.training.run import RunFolder
 
     with told():
         rows: list[results.Row] = []
+        steps = None if times is None else results.read(times)["rows"]
         for path in runs:
             folder = RunFolder(path)
             config = folder.config
@@ -248,6 +252,8 @@ def quality(
                     **row(folder.metrics(), accuracy, measure),
                 }
             )
+            if steps is not None:
+                rows[-1] |= alone(rows[-1], steps)
             if str(json) != "-":
                 show_row(rows[-1])
         if json is not None:

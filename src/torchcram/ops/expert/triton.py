@@ -6,7 +6,7 @@ of the drive is added up on the way, and the gradient of W is two products for a
 """
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,8 +18,23 @@ from torchcram.ops.decay.triton import scan_rows, scan_rows_backward
 from torchcram.ops.dispatch import on_device
 from torchcram.ops.expert import Given
 
-_ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile of a product
-_STRETCH, _CHANNELS = 16, 128  # positions and channels taken at a time where there is no product
+
+
+class Tile(NamedTuple):
+    """How a product is cut up."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """Of a thread, at most."""
+
+
+# Two programs share a processor: one writes while the other multiplies.
+_STEP = Tile(128, 128, 64, 8, 3, 128)
+_STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
 _PROGRAMS = 264  # that sum gradients over positions
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
@@ -55,11 +70,11 @@ def advance(
     middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
     rows = batch * length
-    columns = min(_COLUMNS, triton.next_power_of_2(width))
-    grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _ROWS),)
-    tile, part = [_ROWS, columns // 2], [_ROWS, _DEPTH]
+    columns = min(_STEP.columns, triton.next_power_of_2(width))
+    grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _STEP.rows),)
+    tile, part = [_STEP.rows, columns // 2], [_STEP.rows, _STEP.depth]
     drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), tile)
-    weights = TensorDescriptor.from_tensor(weight, [columns, _DEPTH])
+    weights = TensorDescriptor.from_tensor(weight, [columns, _STEP.depth])
     h = start
     for number in range(steps):
         out = middle[number] if learns and number < steps - 1 else torch.empty_like(start)
@@ -80,12 +95,12 @@ def advance(
                 width,
                 1 / steps,
                 LEARNS=learns,
-                ROWS=_ROWS,
+                ROWS=_STEP.rows,
                 COLUMNS=columns,
-                DEPTH=_DEPTH,
-                num_warps=8,
-                num_stages=3,
-                maxnreg=128,  # so that two programs share a processor: one writes while the other multiplies
+                DEPTH=_STEP.depth,
+                num_warps=_STEP.warps,
+                num_stages=_STEP.stages,
+                maxnreg=_STEP.registers,
             )
         h = out
     if not learns:
@@ -145,6 +160,7 @@ def advance_backward(
                 LAST=number == steps - 1,
                 STRETCH=_STRETCH,
                 CHANNELS=channels,
+                num_warps=_WARPS,
             )
         g.addmm_(inner[number].view(rows, width), weight)
     grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
