@@ -58,7 +58,7 @@ def alone(row: Mapping[str, Any], times: Sequence[Mapping[str, Any]]) -> Row:
             return None
         released = row["released_at"]
         before = 0 if released is None else min(step, released)
-        return before * dense + (step - before) * settled
+        return float(before * dense + (step - before) * settled)
 
     return {
         "alone_seconds_to_solved": spent(row["solved_at"]),

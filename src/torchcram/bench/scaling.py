@@ -92,7 +92,7 @@ def run(
                     settle=SETTLE,
                     stage=stage.name,
                     batch=batch,
-                    **_facts(stage, size),
+                    **_facts(stage, size),  # type: ignore[arg-type]
                 )
 
 

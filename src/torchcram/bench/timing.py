@@ -40,10 +40,10 @@ def in_turns(
 
 def _timed_by_gpu(*runs: Callable[[], object]) -> list[float]:
     """Seconds that a GPU took for each; none may wait for it."""
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in runs]
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in runs]  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     for run, (begin, end) in zip(runs, marks, strict=True):
-        torch.cuda._sleep(_HEAD_START)  # meanwhile the host gets ahead
+        torch.cuda._sleep(_HEAD_START)  # type: ignore[no-untyped-call]  # meanwhile the host gets ahead
         begin.record()
         run()
         end.record()

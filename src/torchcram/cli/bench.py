@@ -253,7 +253,7 @@ def quality(
                 }
             )
             if steps is not None:
-                rows[-1] |= alone(rows[-1], steps)
+                rows[-1] = {**rows[-1], **alone(rows[-1], steps)}
             if str(json) != "-":
                 show_row(rows[-1])
         if json is not None:

@@ -19,7 +19,6 @@ from torchcram.ops.dispatch import on_device
 from torchcram.ops.expert import Given
 
 
-
 class Tile(NamedTuple):
     """How a product is cut up."""
 
