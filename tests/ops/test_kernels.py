@@ -239,23 +239,29 @@ def test_hashed():
             assert hashed(key, rows, 0).shape == (5, 0)
 
 
-@pytest.mark.parametrize("chunk", [8, 128])
+@pytest.mark.parametrize(("chunk", "piece", "merged"), [(8, 16, 2), (128, 32, 4), (128, 1024, 16)])
 @pytest.mark.parametrize("kind", ["random", "rising", "falling", "equal", "few"])
 @pytest.mark.parametrize(
     ("length", "held", "slots"),
     [(5, 0, 1), (60, 0, 7), (60, 9, 9), (70, 3, 40), (300, 20, 16), (41, 12, 52), (130, 0, 129), (600, 30, 33)],
 )
-def test_expiry(length, held, slots, kind, chunk, monkeypatch):
-    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals."""
+def test_expiry(length, held, slots, kind, chunk, piece, merged, monkeypatch):
+    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals.
+
+    Sorted in pieces, of which several become one at a time, or all at once.
+    """
     module = importlib.import_module("torchcram.ops.expiry.triton")
     monkeypatch.setattr(module, "_LEAST", chunk)
     monkeypatch.setattr(module, "_TILE", 128)
+    ranking = importlib.import_module("torchcram.ops.expiry.ranking")
+    monkeypatch.setattr(ranking, "_PIECE", piece)
+    monkeypatch.setattr(ranking, "_MERGED", merged)
     generator = torch.Generator().manual_seed(length + slots)
     both = torch.randn(2, held + length, generator=generator)
     if kind == "equal":
         both = torch.zeros_like(both)
     elif kind == "few":
-        both = both.round()
+        both = both.round()  # of which some are 0, and others -0
     elif kind != "random":
         both = both.sort(1, descending=kind == "falling").values
     mask = torch.rand(2, length, generator=generator) < 0.9
@@ -270,6 +276,25 @@ def test_expiry(length, held, slots, kind, chunk, monkeypatch):
             results.append(expiry(priority, mask, None, position, *of_held, slots))
     for expected, found in zip(*results, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_expiry_of_extremes(dtype):
+    """The largest and the smallest numbers, infinite ones and NaN, and of 0 both signs; of whatever width."""
+    limits = torch.finfo(dtype)
+    some = [limits.max, limits.min, torch.inf, -torch.inf, torch.nan, 0.0, -0.0, limits.tiny, -limits.tiny, 1.0, -1.0]
+    generator = torch.Generator().manual_seed(3)
+    priority = torch.tensor(some, dtype=dtype)[torch.randint(len(some), (2, 90), generator=generator)].to(DEVICE)
+    mask = torch.ones(2, 90, dtype=torch.bool, device=DEVICE)
+    position = torch.arange(90, device=DEVICE).expand(2, 90)
+    for slots in (3, 20, 60):
+        given = priority, mask, None, position, priority[:, :0], position[:, :0], slots
+        with use("reference"):
+            expected = expiry(*given)
+        with use("triton"):
+            found = expiry(*given)
+        assert torch.equal(found.expires, expected.expires)
+        assert torch.equal(found.admitted, expected.admitted)
 
 
 def test_a_scan_of_positions_far_apart_in_memory():
