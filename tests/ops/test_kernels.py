@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchcram.memory import Timeline
 from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
-from torchcram.ops.rows import running_count
+from torchcram.ops.rows import following
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -308,11 +308,31 @@ def test_a_scan_of_positions_far_apart_in_memory():
     assert torch.equal(states, far.contiguous().cumsum(1).to(states.dtype))
 
 
-@pytest.mark.parametrize("length", [0, 1, 5, 2048, 2049, 9000])
-def test_counts_along_rows(length):
-    torch.manual_seed(0)
-    chosen = torch.rand(3, length, device=DEVICE) < 0.3
+@pytest.mark.parametrize("few", [1, 1 << 14])
+@pytest.mark.parametrize("length", [0, 1, 5, 1024, 1025, 9000])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])
+def test_lists_of_chosen_positions(length, share, few, monkeypatch):
+    """With too little room, with enough, and with more than there are positions."""
+    monkeypatch.setattr(importlib.import_module("torchcram.ops.rows.triton"), "_FEW", few)
+    chosen = torch.rand(3, length, generator=torch.Generator().manual_seed(length)) < share
+    for room in (0, 1, length // 3, length + 1500):
+        with use("fast"):
+            expected = compact(chosen, room)
+        with use("triton"):
+            found = compact(chosen.to(DEVICE), room)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 1024, 1025, 9000])
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.3, 1.0])
+def test_the_next_chosen_position(length, share, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("torchcram.ops.rows.triton"), "_AHEAD", 2048)
+    chosen = torch.rand(3, length, generator=torch.Generator().manual_seed(length)) < share
+    with use("fast"):
+        expected = following(chosen)
     with use("triton"):
-        found = running_count(chosen)
+        found = following(chosen.to(DEVICE))
     assert found.dtype == torch.int64
-    assert torch.equal(found, chosen.cumsum(1))
+    assert torch.equal(found.cpu(), expected)

@@ -276,7 +276,7 @@ class Block(nn.Module):
 
         needed = None
         if room is not None and reading is not None and reading.listed is not None:
-            needed = torch.stack([longest(reads | audits), reading.listed.useful])
+            needed = torch.stack([longest(reading.rows), reading.listed.useful])
         losses = {}
         if self.training:
             mask = timeline.mask

@@ -20,6 +20,8 @@ class Rows(NamedTuple):
     """[B, R]"""
     place: Tensor | None = None
     """[B, N]: the row of each position, R for those that are not chosen; None if nobody has told."""
+    chosen: Tensor | None = None
+    """[B]: positions chosen, also those for which there was no room; None if nobody has told."""
 
 
 class Events(NamedTuple):
