@@ -254,7 +254,7 @@ class Block(nn.Module):
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
             if self.training:
-                self.quality.reads.observe(reading.value, reading.rows.valid)
+                self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
 
         x = x + context
@@ -281,7 +281,8 @@ class Block(nn.Module):
         if self.training:
             mask = timeline.mask
             assert not isinstance(store, Slots)
-            counts = Counts.of(mask, reading, store.written if store is not None else None)
+            written = store.written if store is not None else None
+            counts = Counts.of(mask, reading, written, padded=timeline.padded)
             losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
                 known = quality

@@ -213,7 +213,11 @@ class EpisodicMemory(nn.Module):
             listed.events,
             target,
         )
-        mass = scatter_rows(read.mass, Rows(listed.number, listed.valid), total)
+        mass = read.mass
+        if picked.rows is not None:
+            # Only the new ones are not where they belong.
+            held, length = written.held, written.admitted.shape[1]
+            mass = torch.cat([mass[:, :held], scatter_rows(mass[:, held:], picked.rows, length)], dim=1)
         return Reading(rows, listed, self.outward(read.value.flatten(2)), mass, read.pairs)
 
     def pick(self, written: Written, readers: Tensor | None, *, keep: bool, room: int | None = None) -> Picked:

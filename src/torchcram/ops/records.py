@@ -23,6 +23,11 @@ class Rows(NamedTuple):
     chosen: Tensor | None = None
     """[B]: positions chosen, also those for which there was no room; None if nobody has told."""
 
+    @property
+    def listed(self) -> Tensor:
+        """[]: rows that are not padding, of all sequences."""
+        return self.valid.sum() if self.chosen is None else self.chosen.clamp_max(self.at.shape[1]).sum()
+
 
 class Events(NamedTuple):
     """When each event can be read: at positions t with written < t ≤ expires. All [B, E]."""
