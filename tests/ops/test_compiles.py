@@ -15,8 +15,8 @@ from torchcram import CramConfig
 from torchcram.memory import Timeline
 from torchcram.memory.fused import FusedLayer
 from torchcram.models import Cram, Decoder
-from torchcram.ops import Events, Given, Rows, decay_scan, episodic_read, expert, expiry, hashed, use
-from torchcram.ops.rows import running_count
+from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops.rows import following
 
 triton = pytest.importorskip("triton")
 pytestmark = [
@@ -115,12 +115,15 @@ def test_read(compiled, rows, many, pointed, dtype, monkeypatch):
 
 
 def test_what_belongs_to_no_memory(compiled):
-    priority, mask = torch.randn(BATCH, LENGTH), torch.ones(BATCH, LENGTH, dtype=torch.bool)
-    position = torch.arange(LENGTH).expand(BATCH, LENGTH)
+    priority, mask = torch.randn(BATCH, 8192), torch.ones(BATCH, 8192, dtype=torch.bool)
+    position = torch.arange(8192).expand(BATCH, 8192)
     expiry(priority, mask, None, position, priority[:, :0], position[:, :0], 64)
-    running_count(mask)
+    compact(mask, 64)
+    compact(torch.ones(BATCH, 20_000, dtype=torch.bool), 64)
+    following(mask)
     hashed(7, torch.zeros(4, dtype=torch.int64), 100)
-    assert {"_count_ranks", "_find_bars", "_sift", "_leave"} <= set(compiled)
+    assert {"_sort_pieces", "_merge", "_count_ranks", "_find_bars", "_sift", "_leave"} <= set(compiled)
+    assert {"_count", "_list", "_follow"} <= set(compiled)
 
 
 @pytest.mark.parametrize("batch", [1, 32])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchcram.memory import Timeline
 from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
-from torchcram.ops.rows import running_count
+from torchcram.ops.rows import following
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -241,23 +241,29 @@ def test_hashed():
             assert hashed(key, rows, 0).shape == (5, 0)
 
 
-@pytest.mark.parametrize("chunk", [8, 128])
+@pytest.mark.parametrize(("chunk", "piece", "merged"), [(8, 16, 2), (128, 32, 4), (128, 1024, 16)])
 @pytest.mark.parametrize("kind", ["random", "rising", "falling", "equal", "few"])
 @pytest.mark.parametrize(
     ("length", "held", "slots"),
     [(5, 0, 1), (60, 0, 7), (60, 9, 9), (70, 3, 40), (300, 20, 16), (41, 12, 52), (130, 0, 129), (600, 30, 33)],
 )
-def test_expiry(length, held, slots, kind, chunk, monkeypatch):
-    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals."""
+def test_expiry(length, held, slots, kind, chunk, piece, merged, monkeypatch):
+    """Whatever order events come in; with padding, empty slots, more slots held than allowed, and many equals.
+
+    Sorted in pieces, of which several become one at a time, or all at once.
+    """
     module = importlib.import_module("torchcram.ops.expiry.triton")
     monkeypatch.setattr(module, "_LEAST", chunk)
     monkeypatch.setattr(module, "_TILE", 128)
+    ranking = importlib.import_module("torchcram.ops.expiry.ranking")
+    monkeypatch.setattr(ranking, "_PIECE", piece)
+    monkeypatch.setattr(ranking, "_MERGED", merged)
     generator = torch.Generator().manual_seed(length + slots)
     both = torch.randn(2, held + length, generator=generator)
     if kind == "equal":
         both = torch.zeros_like(both)
     elif kind == "few":
-        both = both.round()
+        both = both.round()  # of which some are 0, and others -0
     elif kind != "random":
         both = both.sort(1, descending=kind == "falling").values
     mask = torch.rand(2, length, generator=generator) < 0.9
@@ -274,6 +280,25 @@ def test_expiry(length, held, slots, kind, chunk, monkeypatch):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_expiry_of_extremes(dtype):
+    """The largest and the smallest numbers, infinite ones and NaN, and of 0 both signs; of whatever width."""
+    limits = torch.finfo(dtype)
+    some = [limits.max, limits.min, torch.inf, -torch.inf, torch.nan, 0.0, -0.0, limits.tiny, -limits.tiny, 1.0, -1.0]
+    generator = torch.Generator().manual_seed(3)
+    priority = torch.tensor(some, dtype=dtype)[torch.randint(len(some), (2, 90), generator=generator)].to(DEVICE)
+    mask = torch.ones(2, 90, dtype=torch.bool, device=DEVICE)
+    position = torch.arange(90, device=DEVICE).expand(2, 90)
+    for slots in (3, 20, 60):
+        given = priority, mask, None, position, priority[:, :0], position[:, :0], slots
+        with use("reference"):
+            expected = expiry(*given)
+        with use("triton"):
+            found = expiry(*given)
+        assert torch.equal(found.expires, expected.expires)
+        assert torch.equal(found.admitted, expected.admitted)
+
+
 def test_a_scan_of_positions_far_apart_in_memory():
     """Further than 32 bits can tell: as late positions of a long sequence are."""
     step = 1 << 30
@@ -285,11 +310,31 @@ def test_a_scan_of_positions_far_apart_in_memory():
     assert torch.equal(states, far.contiguous().cumsum(1).to(states.dtype))
 
 
-@pytest.mark.parametrize("length", [0, 1, 5, 2048, 2049, 9000])
-def test_counts_along_rows(length):
-    torch.manual_seed(0)
-    chosen = torch.rand(3, length, device=DEVICE) < 0.3
+@pytest.mark.parametrize("few", [1, 1 << 14])
+@pytest.mark.parametrize("length", [0, 1, 5, 1024, 1025, 9000])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])
+def test_lists_of_chosen_positions(length, share, few, monkeypatch):
+    """With too little room, with enough, and with more than there are positions."""
+    monkeypatch.setattr(importlib.import_module("torchcram.ops.rows.triton"), "_FEW", few)
+    chosen = torch.rand(3, length, generator=torch.Generator().manual_seed(length)) < share
+    for room in (0, 1, length // 3, length + 1500):
+        with use("fast"):
+            expected = compact(chosen, room)
+        with use("triton"):
+            found = compact(chosen.to(DEVICE), room)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 1024, 1025, 9000])
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.3, 1.0])
+def test_the_next_chosen_position(length, share, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("torchcram.ops.rows.triton"), "_AHEAD", 2048)
+    chosen = torch.rand(3, length, generator=torch.Generator().manual_seed(length)) < share
+    with use("fast"):
+        expected = following(chosen)
     with use("triton"):
-        found = running_count(chosen)
+        found = following(chosen.to(DEVICE))
     assert found.dtype == torch.int64
-    assert torch.equal(found, chosen.cumsum(1))
+    assert torch.equal(found.cpu(), expected)

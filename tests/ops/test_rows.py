@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from torchcram.ops import Rows, add_rows, compact, gather_rows, scatter_rows
-from torchcram.ops.rows import fast, reference
+from torchcram.ops.rows import fast, following, reference
 
 
 def pattern(name: str, batch: int, length: int) -> Tensor:
@@ -33,6 +33,7 @@ def test_fast_forms_equal_reference(assert_forms_agree, name, length):
     rows, expected = fast.compact(chosen), reference.compact(chosen)
     assert torch.equal(rows.at, expected.at)
     assert torch.equal(rows.valid, expected.valid)
+    assert torch.equal(rows.chosen, expected.chosen)
     for trailing in ((), (2,), (2, 3)):
         x = torch.randn(3, length, *trailing, dtype=torch.float64, requires_grad=True)
         assert_forms_agree(
@@ -80,6 +81,18 @@ def test_rows_list_the_chosen_positions_in_order():
     rows = compact(torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool())
     assert rows.at.tolist() == [[1, 3], [2, 0], [0, 0]]
     assert rows.valid.tolist() == [[True, True], [True, False], [False, False]]
+
+
+@pytest.mark.parametrize("room", [0, 1, 3])
+def test_rows_say_how_many_were_chosen_whether_there_is_room_or_not(room):
+    chosen = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 0]]).bool()
+    for form in (fast, reference):
+        assert form.compact(chosen, room).chosen.tolist() == [2, 1, 0]
+
+
+def test_the_next_chosen_position():
+    chosen = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    assert following(chosen).tolist() == [[1, 3, 3, 5, 5], [5] * 5, [4, 4, 4, 4, 5]]
 
 
 def test_padded_rows_neither_read_nor_write():

@@ -254,7 +254,7 @@ class Block(nn.Module):
         exact = None
         if self.quality is not None and recalled is not None and reading is not None:
             if self.training:
-                self.quality.reads.observe(reading.value, reading.rows.valid)
+                self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
             exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
 
         x = x + context
@@ -276,12 +276,13 @@ class Block(nn.Module):
 
         needed = None
         if room is not None and reading is not None and reading.listed is not None:
-            needed = torch.stack([longest(reads | audits), reading.listed.useful])
+            needed = torch.stack([longest(reading.rows), reading.listed.useful])
         losses = {}
         if self.training:
             mask = timeline.mask
             assert not isinstance(store, Slots)
-            counts = Counts.of(mask, reading, store.written if store is not None else None)
+            written = store.written if store is not None else None
+            counts = Counts.of(mask, reading, written, padded=timeline.padded)
             losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
             if store is not None and reading is not None:
                 known = quality

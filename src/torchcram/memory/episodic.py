@@ -15,7 +15,7 @@ from torchcram.memory.lessons import Evidence
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import KNOWN, Events, Expiry, Rows, compact, episodic_read, expiry, gather_rows, scatter_rows
-from torchcram.ops.rows import longest, running_count
+from torchcram.ops.rows import following, longest
 
 
 class Written(NamedTuple):
@@ -213,7 +213,11 @@ class EpisodicMemory(nn.Module):
             listed.events,
             target,
         )
-        mass = scatter_rows(read.mass, Rows(listed.number, listed.valid), total)
+        mass = read.mass
+        if picked.rows is not None:
+            # Only the new ones are not where they belong.
+            held, length = written.held, written.admitted.shape[1]
+            mass = torch.cat([mass[:, :held], scatter_rows(mass[:, held:], picked.rows, length)], dim=1)
         return Reading(rows, listed, self.outward(read.value.flatten(2)), mass, read.pairs)
 
     def pick(self, written: Written, readers: Tensor | None, *, keep: bool, room: int | None = None) -> Picked:
@@ -228,7 +232,7 @@ class EpisodicMemory(nn.Module):
         new = compact(wanted, room)
         if new.at.shape[1] == 0:
             new = compact(wanted, 1)  # a list of nothing but padding, so that there is something to gather from
-        return Picked(new, longest(wanted))
+        return Picked(new, longest(new))
 
     def list(self, u: Tensor, h: Tensor, picked: Picked, written: Written, state: EpisodicState) -> Listed:
         """Keys and values of the events held, and of those picked, whose u and h are [B, E, D]."""
@@ -354,13 +358,8 @@ def smooth(u: Tensor, before: Tensor, taps: Tensor) -> Tensor:
 
 def useful(expires: Tensor, readers: Tensor, *, keep: bool) -> Tensor:
     """[B, N] bool: new events that a later reader finds before they expire [B, N]; with `keep`, those that stay too."""
-    batch, length = readers.shape
-    # The k-th reader is at place k, and where there is none, the end of the call; the last place takes all others.
-    count = running_count(readers)
-    here = torch.arange(length, device=readers.device).expand(batch, length)
-    listed = torch.full((batch, length + 2), length, dtype=torch.int64, device=readers.device)
-    following = listed.scatter(1, torch.where(readers, count - 1, length + 1), here).gather(1, count)
-    read = (following <= expires) & (following < length)
+    length, reader = readers.shape[1], following(readers)
+    read = (reader <= expires) & (reader < length)
     return read | (expires >= length) if keep else read
 
 

@@ -36,7 +36,9 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     short = -sum(sizes) % _TOGETHER if x.is_cuda else 0
     if short:
         maps, sizes = (*maps, Map(maps[0].weight.new_zeros(short, x.shape[-1]))), [*sizes, short]
-    biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps]
-    out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), torch.cat(biases))
+    bias = None
+    if any(each.bias is not None for each in maps):
+        bias = torch.cat([each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in maps])
+    out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), bias)
     found = torch.split(out, sizes, dim=-1)
     return found[:-1] if short else found

@@ -25,10 +25,10 @@ class Counts(NamedTuple):
     """Events admitted to the buffer, but for those that say nothing new."""
 
     @classmethod
-    def of(cls, mask: Tensor, reading: Reading | None, written: Written | None) -> Counts:
-        """Count over all processes at once: mask [B, N]."""
-        tokens = mask.sum()
-        reads = reading.rows.valid.sum() if reading is not None else torch.zeros_like(tokens)
+    def of(cls, mask: Tensor, reading: Reading | None, written: Written | None, *, padded: bool = True) -> Counts:
+        """Count over all processes at once: mask [B, N], which is all True if nothing is `padded`."""
+        tokens = mask.sum() if padded else torch.full((), mask.numel(), device=mask.device)
+        reads = reading.rows.listed if reading is not None else torch.zeros_like(tokens)
         events = _admitted(written).sum() if written is not None else torch.zeros_like(tokens)
         return cls(*map(processes.per_process, processes.totals(tokens, reads, events)))
 

@@ -27,10 +27,11 @@ class RunningMoments(nn.Module):
         return variance.clamp_min(torch.finfo(torch.float32).tiny)
 
     @torch.no_grad()
-    def observe(self, x: Tensor, valid: Tensor) -> None:
-        """Let the rows x [B, R, D] that are valid [B, R] move the running means."""
+    def observe(self, x: Tensor, valid: Tensor, count: Tensor | None = None) -> None:
+        """Let the rows x [B, R, D] that are valid [B, R] move the running means; count []: of them, if it is known."""
         x = wide(x).masked_fill(~valid.unsqueeze(-1), 0)
-        count, mean, square = processes.totals(valid.sum(), x.sum((0, 1)), x.square().sum())
+        count = valid.sum() if count is None else count
+        count, mean, square = processes.totals(count, x.sum((0, 1)), x.square().sum())
         mean, square = mean / count.clamp_min(1), square / count.clamp_min(1)
         # The first calls weigh alike, later ones by the momentum.
         # A call whose rows are not finite, or that has none, leaves no trace: NaN would never go away again.

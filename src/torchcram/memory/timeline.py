@@ -106,5 +106,7 @@ class Timeline:
             depth, length = carried.shape[1], x.shape[1]
             entries = torch.cat([carried.flip(1), x], dim=1)
             before = [entries[:, depth - back : depth - back + length] for back in range(1, depth + 1)]
-            return torch.stack(before, dim=2), entries[:, length:].flip(1)
+            # Of the last of x, where there are enough: so that `entries` need not be kept where this is compiled.
+            last = x[:, length - depth :].to(entries.dtype) if length >= depth else entries[:, length:]
+            return torch.stack(before, dim=2), last.flip(1)
         return previous(x, carried, self.mask, self.position)

@@ -101,11 +101,11 @@ class SequenceOutput(Generic[Layer, State]):
     @cached_property
     def losses(self) -> dict[str, Tensor]:
         """The layers' own losses by name, summed over layers; empty at evaluation."""
-        total: dict[str, Tensor] = {}
+        found: dict[str, list[Tensor]] = {}
         for layer in self.layers:
             for name, value in layer.losses.items():
-                total[name] = total[name] + value if name in total else value
-        return total
+                found.setdefault(name, []).append(value)
+        return {name: torch.stack(values).sum() for name, values in found.items()}
 
     def surprises(self) -> list[bool]:
         """Checks of memory, in the order of positions, and whether it was wrong; most models make none."""

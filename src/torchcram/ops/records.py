@@ -20,6 +20,13 @@ class Rows(NamedTuple):
     """[B, R]"""
     place: Tensor | None = None
     """[B, N]: the row of each position, R for those that are not chosen; None if nobody has told."""
+    chosen: Tensor | None = None
+    """[B]: positions chosen, also those for which there was no room; None if nobody has told."""
+
+    @property
+    def listed(self) -> Tensor:
+        """[]: rows that are not padding, of all sequences."""
+        return self.valid.sum() if self.chosen is None else self.chosen.clamp_max(self.at.shape[1]).sum()
 
 
 class Events(NamedTuple):

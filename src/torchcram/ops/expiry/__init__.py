@@ -17,9 +17,10 @@ def _triton(
     held_position: Tensor,
     slots: int | None,
 ) -> Expiry:
-    """The kernels, loaded when first needed; they are made for rows of one sequence, and for many positions."""
+    """The kernels, loaded when first needed; made for rows of one sequence, many positions, and 32 bits or fewer."""
     length, held = priority.shape[1], held_position.shape[1]
-    if reset is not None or slots is None or held + length <= slots or length <= fast.FEW:
+    unfit = reset is not None or slots is None or held + length <= slots or length <= fast.FEW
+    if unfit or priority.dtype == torch.float64:
         return fast.expiry(priority, mask, reset, position, held_priority, held_position, slots)
     from torchcram.ops.expiry import triton
 

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
+from torchcram.ops.expiry.ranking import ranked
 
 _LEAST, _MOST = 128, 1024  # positions of a chunk, and ranks of a bucket
 _TILE = 256  # events looked at together
@@ -32,30 +33,21 @@ def expire(
     """When events expire [B, S + N], and which new ones are admitted [B, N]; see `ops.expiry`."""
     (batch, length), held = priority.shape, held_position.shape[1]
     total = held + length
-    mask, held_position = mask.contiguous(), held_position.contiguous()
-    # The older of equals is the better one, and what is no event at all is worse than any.
-    age = held_position.argsort(dim=1)
-    worth = torch.cat(
-        [
-            held_priority.masked_fill(held_position < 0, -torch.inf).gather(1, age).to(priority.dtype),
-            priority.masked_fill(~mask, -torch.inf),
-        ],
-        dim=1,
-    )
-    order = worth.argsort(dim=1, descending=True, stable=True)
-    ranks = torch.arange(total, dtype=torch.int32, device=order.device).expand_as(order)
-    rank = torch.empty_like(ranks, memory_format=torch.contiguous_format).scatter_(1, order, ranks)
+    given = priority, mask, held_priority.to(priority.dtype), held_position
+    priority, mask, held_priority, held_position = (x.contiguous() for x in given)
+    age = held_position.argsort(dim=1) if held else held_position  # slots in the order of writing
+    rank, order = ranked(priority, mask, held_priority, held_position, age)
     chunk = min(_MOST, max(_LEAST, triton.next_power_of_2(math.isqrt(length))))
     chunks = triton.cdiv(length, chunk)
     buckets = max(32, triton.next_power_of_2(triton.cdiv(total, chunk)))
     room = 2 * chunk + max(0, held - slots)
     counts = rank.new_empty(batch, chunks, buckets)
     bars = rank.new_empty(batch, chunks + 1)
-    listed, lengths = rank.new_empty(batch, chunks, room), rank.new_zeros(batch, chunks)
-    expires, admitted = torch.empty_like(order), torch.empty_like(mask)
+    listed, lengths = rank.new_empty(batch, chunks, room), rank.new_empty(batch, chunks)
+    expires, admitted = rank.new_empty(batch, total, dtype=torch.int64), torch.empty_like(mask)
     fate = mask, held_position, age, expires, admitted
     with on_device(rank):
-        _count_ranks[(batch, chunks)](rank, counts, held, total, CHUNK=chunk, BUCKETS=buckets, num_warps=4)
+        _count_ranks[(batch, chunks)](rank, counts, lengths, held, total, CHUNK=chunk, BUCKETS=buckets, num_warps=4)
         _find_bars[(batch, chunks)](
             order,
             counts,
@@ -93,8 +85,11 @@ def _(
 
 
 @triton.jit
-def _count_ranks(RANK, COUNTS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.constexpr):
-    """How many events of a chunk are in each bucket of ranks; those held from before count as the first chunk's."""
+def _count_ranks(RANK, COUNTS, LENGTHS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.constexpr):
+    """How many events of a chunk are in each bucket of ranks; those held from before count as the first chunk's.
+
+    LENGTHS of lists that have nothing in them yet are set to 0.
+    """
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     end = tl.minimum(held + (number + 1) * CHUNK, total)
     counts = tl.zeros((BUCKETS,), tl.int32)
@@ -102,7 +97,9 @@ def _count_ranks(RANK, COUNTS, held, total, CHUNK: tl.constexpr, BUCKETS: tl.con
         at = begin + tl.arange(0, CHUNK)
         rank = tl.load(RANK + row * total + at, mask=at < end, other=0)
         counts += tl.histogram(rank // CHUNK, BUCKETS, mask=at < end)
-    tl.store(COUNTS + (row * tl.num_programs(1) + number) * BUCKETS + tl.arange(0, BUCKETS), counts)
+    own = row * tl.num_programs(1) + number
+    tl.store(COUNTS + own * BUCKETS + tl.arange(0, BUCKETS), counts)
+    tl.store(LENGTHS + own, 0)
 
 
 @triton.jit

@@ -9,7 +9,8 @@ from torch import Tensor
 def route(logits: Tensor, noise: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     scores = logits + noise
     actions = scores.argmax(-1)
-    hard = torch.nn.functional.one_hot(actions, logits.shape[-1]).to(logits.dtype)
+    # Not `one_hot`: compiled, that looks whether there are such actions.
+    hard = (actions.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)).to(logits.dtype)
     weights: Tensor = _StraightThrough.apply(hard, torch.softmax(scores / temperature, dim=-1))  # type: ignore[no-untyped-call]
     return actions, weights
 

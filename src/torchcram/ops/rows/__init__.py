@@ -5,8 +5,8 @@ from torch import Tensor
 from torchcram.ops.dispatch import choose
 from torchcram.ops.records import Rows
 from torchcram.ops.rows import fast, reference
-from torchcram.ops.rows.counting import running_count
 from torchcram.ops.rows.lengths import Call, Lengths, compact_within, fixed, kept, longest
+from torchcram.ops.rows.listing import following
 
 __all__ = [
     "Call",
@@ -14,10 +14,10 @@ __all__ = [
     "add_rows",
     "compact",
     "fixed",
+    "following",
     "gather_rows",
     "kept",
     "longest",
-    "running_count",
     "scatter_rows",
 ]
 

@@ -6,28 +6,21 @@ import torch
 from torch import Tensor
 
 from torchcram.ops.records import Rows
-from torchcram.ops.rows.counting import running_count
+from torchcram.ops.rows.listing import listing
 
 
 def compact(chosen: Tensor, room: int | None = None) -> Rows:
-    batch, length = chosen.shape
-    count = chosen.sum(1, keepdim=True)
-    longest = room if room is not None else int(count.max()) if chosen.numel() else 0
-    # The k-th chosen position goes to place k; a spare place takes those not chosen, or beyond the room there is.
-    place = torch.where(chosen, running_count(chosen) - 1, longest).clamp_max(longest)
-    at = torch.zeros(batch, longest + 1, dtype=torch.int64, device=chosen.device)
-    at.scatter_(1, place, torch.arange(length, device=chosen.device).expand(batch, length))
-    valid = torch.arange(longest, device=chosen.device) < count
-    return Rows(at[:, :longest] * valid, valid, place)
+    longest = room if room is not None else int(chosen.sum(1).max()) if chosen.numel() else 0
+    return Rows(*listing(chosen, longest))
 
 
 def gather_rows(x: Tensor, rows: Rows) -> Tensor:
-    return _Gathered.apply(x, *rows) if _fetches(x, rows) else _gather(x, rows.at, rows.valid)  # type: ignore
+    return _Gathered.apply(x, *rows[:3]) if _fetches(x, rows) else _gather(x, rows.at, rows.valid)  # type: ignore
 
 
 def scatter_rows(values: Tensor, rows: Rows, length: int) -> Tensor:
     if _fetches(values, rows):
-        spread: Tensor = _Spread.apply(values, *rows)  # type: ignore[no-untyped-call]
+        spread: Tensor = _Spread.apply(values, *rows[:3])  # type: ignore[no-untyped-call]
         return spread
     return add_rows(values.new_zeros(values.shape[0], length, *values.shape[2:]), values, rows)
 

@@ -77,9 +77,14 @@ class Lengths:
         return tuple(each.room for each in lists.values()) if lists is not None and known else None
 
 
-def longest(chosen: Tensor) -> Tensor:
-    """[]: how many are chosen [B, N] in the sequence that has most."""
-    return torch.nn.functional.pad(chosen.sum(1), (0, 1)).amax()  # of no sequences, none
+def longest(rows: Rows) -> Tensor:
+    """[]: how many were chosen in the sequence that has most, whether there was room for them or not."""
+    assert rows.chosen is not None, "rows of `compact`"
+    return _most(rows.chosen)
+
+
+def _most(count: Tensor) -> Tensor:
+    return torch.nn.functional.pad(count, (0, 1)).amax()  # of no sequences, none
 
 
 def fixed(count: int) -> int:
@@ -168,7 +173,7 @@ class Call:
     def compact(self, compact: Callable[[Tensor, int | None], Rows], chosen: Tensor) -> Rows:
         """List the chosen positions [B, N]."""
         number, length = len(self.counts), chosen.shape[1]
-        count = self.counts[number] = longest(chosen)
+        count = self.counts[number] = _most(chosen.sum(1))
         if number not in self.lists:
             each = self.lists[number] = _List(most=length, room=length, steady=self.steady)
             each.room = each.roomy(int(count))

@@ -7,7 +7,8 @@ from torchcram.ops.records import Rows
 
 
 def compact(chosen: Tensor, room: int | None = None) -> Rows:
-    lists = [[t for t, wanted in enumerate(row) if wanted][:room] for row in chosen.tolist()]
+    every = [[t for t, wanted in enumerate(row) if wanted] for row in chosen.tolist()]
+    lists = [row[:room] for row in every]
     longest = max((len(row) for row in lists), default=0) if room is None else room
     index = [row + [0] * (longest - len(row)) for row in lists]
     valid = [[True] * len(row) + [False] * (longest - len(row)) for row in lists]
@@ -15,6 +16,7 @@ def compact(chosen: Tensor, room: int | None = None) -> Rows:
     return Rows(
         torch.tensor(index, dtype=torch.int64, device=chosen.device).view(shape),
         torch.tensor(valid, dtype=torch.bool, device=chosen.device).view(shape),
+        chosen=torch.tensor([len(row) for row in every], dtype=torch.int64, device=chosen.device),
     )
 
 
