@@ -93,8 +93,9 @@ class FusedLayer:
     def step(self, x: Tensor, timeline: Timeline, known: Tensor | None = None) -> Stepped:
         """x [B, 1, D] and the timeline of one position of each sequence. known: `squares` of the layer that made x.
 
-        A step's first layer must not be given it: what is computed instead is an ordinary kernel, which keeps the
-        kernels of two steps, that begin before others have ended, apart.
+        A step's first layer must not be given those of a layer: what is computed instead (here, or by
+        `ops.step.begin`) is an ordinary kernel, which keeps the kernels of two steps, that begin before others have
+        ended, apart.
         """
         like = self._scratch.x
         if x.shape != (len(like), 1, like.shape[1]) or x.dtype != like.dtype:

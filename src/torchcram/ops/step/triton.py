@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
-from torchcram.ops.step import GROUP, Clock, Held, Scratch, Sizes, Weights
+from torchcram.ops.step import GROUP, Clock, Entry, Exit, Held, Scratch, Sizes, Standing, Weights, ends
 from torchcram.ops.step.products import enter, euler, mix, narrow, project, widen
 from torchcram.ops.step.reading import read
 
@@ -243,6 +243,82 @@ def step(
             **how,
         )
     return out, out_squares
+
+
+def begin(
+    tokens: Tensor, dt: Tensor, mask: Tensor, standing: Standing, entry: Entry, clock: Clock
+) -> tuple[Tensor, Tensor]:
+    batch, width = len(tokens), entry.table.shape[1]
+    groups = width // GROUP
+    x = entry.table.new_empty(batch, width)
+    squares = torch.empty(batch, groups, dtype=torch.float32, device=x.device)
+    rows = 16
+    with on_device(x):
+        ends.begin[(groups, triton.cdiv(batch, rows))](
+            tokens,
+            dt,
+            mask,
+            standing.position,
+            standing.time,
+            entry.table,
+            entry.weight,
+            entry.bias,
+            entry.frequencies,
+            *clock,
+            x,
+            squares,
+            batch,
+            len(entry.table),
+            entry.unit,
+            WIDTH=width,
+            WAVES=len(entry.frequencies),
+            SOME=_power(len(entry.frequencies)),
+            ROWS=rows,
+            GROUP=GROUP,
+            EARLY=_can_begin_early(x.device),
+        )
+    return x, squares
+
+
+def finish(x: Tensor, squares: Tensor, clock: Clock, tally: Tensor, standing: Standing, exit: Exit) -> Tensor:
+    (batch, width), size, layers = x.shape, len(exit.weight), len(tally)
+    groups = width // GROUP
+    programs = triton.cdiv(size, GROUP)
+    rows, depth = rows_for(batch, programs), min(_DEPTH // x.element_size(), _power(width))
+    warps = warps_for(rows, depth * x.element_size())
+    early = _can_begin_early(x.device)
+    ahead: dict[str, Any] = {"AHEAD": early, **({"launch_pdl": True} if early else {})}
+    out = x.new_empty(batch, size)
+    with on_device(x):
+        ends.finish[(programs + 1, triton.cdiv(batch, rows))](
+            x,
+            squares,
+            exit.norm,
+            exit.weight,
+            exit.bias,
+            clock.mask,
+            clock.position,
+            clock.time,
+            tally,
+            *standing,
+            out,
+            batch,
+            exit.eps,
+            size,
+            WIDTH=width,
+            LAYERS=layers,
+            STACK=_power(layers, 1),
+            MANY=32,
+            ROWS=rows,
+            PARTS=warps,
+            GROUP=GROUP,
+            GROUPS=groups,
+            SOME=_power(groups),
+            DEPTH=depth,
+            num_warps=warps,
+            **ahead,
+        )
+    return out
 
 
 def rows_for(batch: int, programs: int) -> int:
