@@ -148,8 +148,12 @@ class Scratch(NamedTuple):
     """[B, D]: what the heads of those that read found."""
     priority: Tensor
     """[B]: of the new event."""
+    worst: Tensor
+    """[B]: the lowest priority of what is held; what is new must have more."""
     slot: Tensor
     """[B]: where it goes, if it is admitted."""
+    events: Tensor
+    """[B]: how many there are."""
     tally: Tensor
     """[3, B]: action, whether the position was admitted, pairs scored."""
     x: Tensor

@@ -7,6 +7,8 @@ waits for what that one leaves. Nothing that is written in the course of a step 
 import triton
 import triton.language as tl
 
+from torchcram.ops.step.place import find_place
+
 
 @triton.jit
 def let_next_begin(AHEAD: tl.constexpr):
@@ -199,8 +201,16 @@ def euler(
     SCORE,
     SCORE_BIAS,
     JUDGED,
+    HELD,
+    KNOWN,
+    POSITION,
+    WORST,
+    SLOT,
+    COUNT,
     batch,
     share,
+    slots,
+    largest,
     WIDTH: tl.constexpr,
     RANK: tl.constexpr,
     MADE: tl.constexpr,
@@ -213,9 +223,13 @@ def euler(
     DEPTH: tl.constexpr,
     SHALLOW: tl.constexpr,
     JUDGES: tl.constexpr,
+    TILE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); a program more than that takes estimates the quality."""
+    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); a program more than that takes estimates the quality.
+
+    Others after it find a place for what is new, one for each sequence: nothing else waits for them here.
+    """
     let_next_begin(AHEAD)
     first = tl.program_id(0) * GROUP
     row, inside = tile_rows(batch, ROWS)
@@ -231,7 +245,7 @@ def euler(
         total += _product(H, row, inside, w, WEIGHT, column, column >= 0, WIDTH, WIDTH)
         h += share * tl.sigmoid(gate) * (2 * tl.sigmoid(2 * total) - 1)
         tl.store(AFTER + here, h.to(AFTER.dtype.element_ty), mask=inside[:, None])
-    else:
+    elif first < WIDTH + GROUP:
         judged = tl.zeros((ROWS,), tl.float32) + tl.load(SCORE_BIAS)
         unit = tl.arange(0, JUDGES)
         judge = weights(JUDGE, 0, unit, unit < RANK, RANK, SHALLOW, PARTS)
@@ -247,6 +261,16 @@ def euler(
             total += _product(Z + ACTIVE, row, inside, judge, JUDGE, column, known, MADE, RANK)
             judged += tl.sum(tl.where(total < 0, 0.0, total) * score[None, :], 1)
         tl.store(JUDGED + row, judged, mask=inside)
+    else:
+        # What is held was last changed in the step before, which has ended (see `FusedLayer.step`): so there is no need
+        # to wait for it.
+        sequence = (tl.program_id(0) - WIDTH // GROUP - 1) * tl.num_programs(1) + tl.program_id(1)
+        held = tl.minimum(sequence, batch - 1)
+        worst, slot, count = find_place(held, HELD, KNOWN, POSITION, slots, largest, TILE)
+        wait_for_last(AHEAD)
+        tl.store(WORST + sequence, worst, mask=sequence < batch)
+        tl.store(SLOT + sequence, slot, mask=sequence < batch)
+        tl.store(COUNT + sequence, count, mask=sequence < batch)
 
 
 @triton.jit

@@ -49,7 +49,7 @@ def step(
         how = {"ROWS": rows, "GROUP": GROUP, "PARTS": warps, "num_warps": warps, **ahead}
         return (programs, triton.cdiv(batch, rows)), how
 
-    size, slots = width // sizes.heads, sizes.slots
+    size, slots, largest = width // sizes.heads, sizes.slots, torch.finfo(held.priority.dtype).max
     out, out_squares = torch.empty_like(x), torch.empty_like(squares)
     with on_device(x):
         grid, how = tiles(enters[-1] // GROUP + groups, deep)
@@ -83,6 +83,8 @@ def step(
         )
         for number in range(sizes.steps):
             grid, how = tiles(groups + (number == 0), deep)
+            if number == 0:
+                grid = (grid[0] + triton.cdiv(batch, grid[1]), grid[1])
             euler[grid](
                 scratch.h[number % 2],
                 scratch.h[(number + 1) % 2],
@@ -95,8 +97,16 @@ def step(
                 weights.score,
                 weights.score_bias,
                 scratch.judged,
+                held.priority,
+                held.known,
+                held.position,
+                scratch.worst,
+                scratch.slot,
+                scratch.events,
                 batch,
                 1 / sizes.steps,
+                slots,
+                largest,
                 WIDTH=width,
                 RANK=rank,
                 MADE=entering,
@@ -105,6 +115,7 @@ def step(
                 QUALITY=quality,
                 DEPTH=deep,
                 SHALLOW=shallow,
+                TILE=min(_TILE, _power(slots)),
                 JUDGES=min(_JUDGES // how["ROWS"], _power(rank)),
                 **how,
             )
@@ -145,19 +156,20 @@ def step(
             held.key,
             held.value,
             held.priority,
-            held.known,
             held.time,
             held.position,
             held.mass,
             scratch.scores,
             scratch.found,
             scratch.priority,
+            scratch.worst,
             scratch.slot,
+            scratch.events,
             scratch.tally,
             batch,
             slots,
             sizes.threshold,
-            torch.finfo(held.priority.dtype).max,
+            largest,
             1 / math.sqrt(size),
             1.0 if sizes.trained_length is None else 1 / math.log(sizes.trained_length),
             WIDTH=width,
@@ -175,7 +187,6 @@ def step(
             HEADS=sizes.heads,
             SIZE=size,
             TRAINED=sizes.trained_length or 0,
-            TILE=min(_TILE, _power(slots)),
             FEW=min(_BYTES // x.element_size() // size, _power(slots)),
             num_warps=_READING,
             **ahead,
