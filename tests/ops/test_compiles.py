@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from torchcram import CramConfig
-from torchcram.memory import Timeline
-from torchcram.memory.fused import FusedLayer
 from torchcram.models import Cram, Decoder
 from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
 from torchcram.ops.rows import following
@@ -126,17 +124,17 @@ def test_what_belongs_to_no_memory(compiled):
     assert {"_count", "_list", "_follow"} <= set(compiled)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("batch", [1, 32])
 @torch.no_grad()
-def test_step(compiled, batch, monkeypatch):
+def test_step(compiled, batch, dtype, monkeypatch):
     monkeypatch.setattr("torchcram.ops.step.triton._can_begin_early", lambda _: True)
-    model = Cram(CramConfig.preset("large", vocabulary=16).override({"layers": 1})).bfloat16().eval()
-    decoder = Decoder(model, batch=batch)
-    (state,) = decoder.state.layers
-    layer = FusedLayer(model.blocks[0], state)
-    now = Timeline.single(torch.ones(batch, 1), None, decoder.state.position, decoder.state.time)
-    layer.step(torch.zeros(batch, 1, WIDTH, dtype=torch.bfloat16), now)
-    assert set(compiled) == {"enter", "euler", "project", "read", "mix", "widen", "narrow"}
+    model = Cram(CramConfig.preset("large", vocabulary=4096).override({"layers": 1})).to(dtype).eval()
+    Decoder(model, batch=batch).step(torch.zeros(batch, dtype=torch.int64))
+    first = compiled.pop("begin")
+    assert "griddepcontrol.launch_dependents" in first.asm["ptx"]
+    assert not first.metadata.launch_pdl, "it is what keeps two steps apart"
+    assert set(compiled) == {"enter", "euler", "project", "read", "mix", "widen", "narrow", "finish"}
     for name, kernel in compiled.items():
         before, wait, _ = kernel.asm["ptx"].partition("griddepcontrol.wait")
         assert wait, name

@@ -173,6 +173,7 @@ def test_a_decoder_of_kernels_gives_what_the_model_gives(events):
     with use("triton"):
         decoder = Decoder(model, begun.state)
     assert decoder._fused
+    assert decoder._ends
     for t in range(8, 24):
         found = decoder.step(tokens[:, t], dt[:, t])
         torch.testing.assert_close(found["tokens"], whole.predictions["tokens"][:, t], rtol=1e-4, atol=1e-4)

@@ -8,30 +8,63 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_KEYS = 128  # of a tile
-_PROGRAMS = 132 * 8  # that keep a GPU busy
+_KEYS = 64  # of a tile
+_STAGES = 4  # tiles on their way at a time
+_PROGRAMS = 132 * 3  # that run side by side
+_WARPS = 4
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """[B, H, 1, d] from query [B, H, 1, d], key and value [B, H, T, d]: softmax attention to all of them."""
     batch, heads, length, size = key.shape
     rows = batch * heads
-    parts = max(1, min(triton.cdiv(_PROGRAMS, rows), triton.cdiv(length, _KEYS)))
-    part = triton.cdiv(triton.cdiv(length, parts), _KEYS) * _KEYS
+    part = _part(rows, length)
     parts = triton.cdiv(length, part)
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     found = torch.empty(rows, parts, size, dtype=torch.float32, device=key.device)
     most, total = (torch.empty(rows, parts, dtype=torch.float32, device=key.device) for _ in range(2))
     out = torch.empty_like(query)
     _parts[(rows, parts)](
-        query, key, value, found, most, total, length, part, size**-0.5, SIZE=size, KEYS=_KEYS, num_warps=4
+        query,
+        key,
+        value,
+        found,
+        most,
+        total,
+        length,
+        part,
+        size**-0.5,
+        SIZE=size,
+        KEYS=_KEYS,
+        STAGES=_STAGES,
+        num_warps=_WARPS,
     )
     _join[(rows,)](found, most, total, out, parts, SIZE=size, PARTS=triton.next_power_of_2(parts), num_warps=4)
     return out
 
 
+def _part(rows: int, length: int) -> int:
+    """Keys of a part: all parts run at once; or, where rows are too many to fill a GPU evenly, in many rounds."""
+    parts = _PROGRAMS // rows if 8 * rows <= _PROGRAMS else triton.cdiv(8 * _PROGRAMS, rows)
+    tiles: int = triton.cdiv(triton.cdiv(length, parts), _KEYS)
+    return tiles * _KEYS
+
+
 @triton.jit
-def _parts(QUERY, KEY, VALUE, FOUND, MOST, TOTAL, length, part, scale, SIZE: tl.constexpr, KEYS: tl.constexpr):
+def _parts(
+    QUERY,
+    KEY,
+    VALUE,
+    FOUND,
+    MOST,
+    TOTAL,
+    length,
+    part,
+    scale,
+    SIZE: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """What a part of the keys gives, not yet divided by the sum of its weights; that sum; and the highest score."""
     row, number = tl.program_id(0).to(tl.int64), tl.program_id(1)
     channel, place = tl.arange(0, SIZE), tl.arange(0, KEYS)
@@ -40,7 +73,7 @@ def _parts(QUERY, KEY, VALUE, FOUND, MOST, TOTAL, length, part, scale, SIZE: tl.
     total = tl.zeros((KEYS,), tl.float32)
     found = tl.zeros((KEYS, SIZE), tl.float32)
     end = tl.minimum((number + 1) * part, length)
-    for begin in range(number * part, end, KEYS):
+    for begin in tl.range(number * part, end, KEYS, num_stages=STAGES):
         at = begin + place
         inside = (at < end)[:, None]
         here = (row * length + at[:, None]) * SIZE + channel[None, :]

@@ -93,8 +93,9 @@ class FusedLayer:
     def step(self, x: Tensor, timeline: Timeline, known: Tensor | None = None) -> Stepped:
         """x [B, 1, D] and the timeline of one position of each sequence. known: `squares` of the layer that made x.
 
-        A step's first layer must not be given it: what is computed instead is an ordinary kernel, which keeps the
-        kernels of two steps, that begin before others have ended, apart.
+        A step's first layer must not be given those of a layer: what is computed instead (here, or by
+        `ops.step.begin`) is an ordinary kernel, which keeps the kernels of two steps, that begin before others have
+        ended, apart.
         """
         like = self._scratch.x
         if x.shape != (len(like), 1, like.shape[1]) or x.dtype != like.dtype:
@@ -215,7 +216,9 @@ def _scratch(like: Tensor, batch: int, sizes: Sizes, tally: Tensor | None) -> Sc
         scores=wide(sizes.heads, sizes.slots),
         found=like.new_empty(batch, width),
         priority=wide(),
+        worst=wide(),
         slot=torch.empty(batch, dtype=torch.int32, device=like.device),
+        events=torch.empty(batch, dtype=torch.int32, device=like.device),
         tally=torch.empty(3, batch, dtype=torch.int64, device=like.device) if tally is None else tally,
         x=like.new_empty(batch, width),
         squares=wide(width // GROUP),

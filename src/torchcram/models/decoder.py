@@ -11,6 +11,7 @@ from torchcram.ledger import Ledger
 from torchcram.memory import EPISODIC, Block, BlockOutput, BlockState, CramState, RoutingPolicy, Timeline
 from torchcram.memory.fused import FusedLayer
 from torchcram.models.cram import Cram
+from torchcram.models.ends import Ends
 from torchcram.models.inputs import Batch, Inputs, arrange
 from torchcram.models.recording import record
 from torchcram.ops.dispatch import choose
@@ -36,7 +37,8 @@ class Decoder:
     ) -> None:
         """From a state, or from the beginning of `batch` sequences.
 
-        compile: what is before and after the layers as well, which takes some seconds at the first step.
+        compile: what is before and after the layers as well, if there are no kernels for it (`Ends.suits`); that takes
+        some seconds at the first step.
         """
         if not isinstance(model, Cram) or not self.suits(model):
             raise ValueError("a Decoder is for CRAM with bounded buffers and without a contradiction index")
@@ -55,6 +57,7 @@ class Decoder:
         self._fused = [FusedLayer(*parts) for parts in zip(blocks, self.state.layers, self._tally, strict=False)]
         self._counts = torch.zeros(3 + 3 * layers, dtype=torch.int64, device=given.position.device)
         """Real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
+        self._ends = Ends(model, self.state, self._counts) if blocks and Ends.suits(model) else None
         self._begin, self._finish = self._before, self._after
         if compile:
             self._begin = torch.compile(self._before, fullgraph=True)
@@ -135,12 +138,18 @@ class Decoder:
         )
 
     def _advance(self, batch: Batch) -> dict[str, Tensor]:
-        x, timeline = self._begin(batch)
-        if self._fused and not torch.is_autocast_enabled(x.device.type):
-            known = None
+        fused = bool(self._fused) and not torch.is_autocast_enabled(batch.dt.device.type)
+        known = None
+        if fused and self._ends is not None:
+            x, timeline, known = self._ends.begin(batch)
+        else:
+            x, timeline = self._begin(batch)
+        if fused:
             for layer in self._fused:
                 stepped = layer.step(x, timeline, known)
                 x, known = stepped.x, stepped.squares
+            if self._ends is not None and known is not None:
+                return self._ends.finish(x, known, self._tally)
             return self._finish(x, timeline, self._tally)
         layers: list[BlockOutput] = []
         policy = RoutingPolicy()

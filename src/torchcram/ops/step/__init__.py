@@ -1,11 +1,14 @@
 """One position of each sequence through a whole layer, in a few GPU kernels; `memory.fused` prepares what they need.
 
-The specification is `memory.Block.forward` with `in_place=True`.
+The specification is `memory.Block.forward` with `in_place=True`. What is before the first layer and after the last is
+a kernel each, which `models.ends` prepares; their specification is `reference`.
 """
 
 from typing import NamedTuple
 
 from torch import Tensor
+
+from torchcram.ops.dispatch import choose
 
 GROUP = 16
 """Columns of a product that one program makes: parts of merged weights begin at multiples of it."""
@@ -145,8 +148,12 @@ class Scratch(NamedTuple):
     """[B, D]: what the heads of those that read found."""
     priority: Tensor
     """[B]: of the new event."""
+    worst: Tensor
+    """[B]: the lowest priority of what is held; what is new must have more."""
     slot: Tensor
     """[B]: where it goes, if it is admitted."""
+    events: Tensor
+    """[B]: how many there are."""
     tally: Tensor
     """[3, B]: action, whether the position was admitted, pairs scored."""
     x: Tensor
@@ -155,6 +162,44 @@ class Scratch(NamedTuple):
     """[B, D / GROUP]: parts of its |x|²."""
     feed: Tensor
     """[B, F]"""
+
+
+class Standing(NamedTuple):
+    """Where all sequences stand between two steps, which a step changes."""
+
+    position: Tensor
+    """[B]"""
+    time: Tensor
+    """[B]"""
+    counts: Tensor
+    """[3 + 3 L]: real positions, those that read, dense pairs; then reads, pairs and writes of each layer."""
+
+
+class Entry(NamedTuple):
+    """Of an encoder of one field of tokens; see `models.inputs.Encoder`."""
+
+    table: Tensor
+    """[V, D]"""
+    weight: Tensor
+    """[D, 1 + 2 F]: of what is known of the gap."""
+    bias: Tensor
+    """[D]"""
+    frequencies: Tensor
+    """[F]"""
+    unit: float
+    """τ₀"""
+
+
+class Exit(NamedTuple):
+    """Of the last norm and a head for each position."""
+
+    norm: Tensor
+    """[D]"""
+    weight: Tensor
+    """[size, D]"""
+    bias: Tensor
+    """[size]"""
+    eps: float
 
 
 def step(
@@ -167,6 +212,39 @@ def step(
     from torchcram.ops.step import triton
 
     return triton.step(x, squares, clock, weights, held, scratch, sizes)
+
+
+def begin(
+    tokens: Tensor, dt: Tensor, mask: Tensor, standing: Standing, entry: Entry, clock: Clock
+) -> tuple[Tensor, Tensor]:
+    """x [B, D] of one more token of each sequence, and its `squares`. All given [B, 1]; `clock` is filled."""
+    from torchcram.ops.step import reference
+
+    return choose({"fast": reference.begin, "triton": _begin}, tokens)(tokens, dt, mask, standing, entry, clock)
+
+
+def finish(x: Tensor, squares: Tensor, clock: Clock, tally: Tensor, standing: Standing, exit: Exit) -> Tensor:
+    """Predictions [B, size] from the last x [B, D] and its `squares`, 0 for sequences that stay where they are.
+
+    The others have gone on: `standing` is changed; tally [L, 3, B] is what the layers did, see `Scratch.tally`.
+    """
+    from torchcram.ops.step import reference
+
+    return choose({"fast": reference.finish, "triton": _finish}, x)(x, squares, clock, tally, standing, exit)
+
+
+def _begin(
+    tokens: Tensor, dt: Tensor, mask: Tensor, standing: Standing, entry: Entry, clock: Clock
+) -> tuple[Tensor, Tensor]:
+    from torchcram.ops.step import triton
+
+    return triton.begin(tokens, dt, mask, standing, entry, clock)
+
+
+def _finish(x: Tensor, squares: Tensor, clock: Clock, tally: Tensor, standing: Standing, exit: Exit) -> Tensor:
+    from torchcram.ops.step import triton
+
+    return triton.finish(x, squares, clock, tally, standing, exit)
 
 
 def squares(x: Tensor) -> Tensor:

@@ -1,12 +1,10 @@
-"""The kernel of a step that decides who reads, reads, and finds a place for what is new."""
+"""The kernel of a step that decides who reads, reads, and writes what is new to the place found for it."""
 
 import triton
 import triton.language as tl
 
-from torchcram.ops.records import KNOWN as _OFF
 from torchcram.ops.step.products import let_next_begin, wait_for_last
 
-_KNOWN = tl.constexpr(_OFF)
 _LOWEST = tl.constexpr(-3.4e38)
 
 
@@ -66,14 +64,15 @@ def read(
     KEY,
     VALUE,
     HELD,
-    KNOWN,
     TIME,
     POSITION,
     MASS,
     SCORES,
     FOUND,
     NEW,
+    WORST,
     SLOT,
+    COUNT,
     TALLY,
     batch,
     slots,
@@ -96,44 +95,20 @@ def read(
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     TRAINED: tl.constexpr,
-    TILE: tl.constexpr,
     FEW: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """What one head of a sequence reads, if the router has it read, and then what it writes, if it is let in.
 
-    All heads find out the same about action and slot. What is known of the slots must stay as it is: other heads may
+    All heads find out the same about the action. What is known of the slots must stay as it is: other heads may
     be looking at it.
     """
     let_next_begin(AHEAD)
     row, head = tl.program_id(0), tl.program_id(1)
     far = row.to(tl.int64)
-    # The new event's place: a free one, or that of the worst, of which the newest is the first to go. What is held was
-    # last changed in the step before, which has ended (see `FusedLayer.step`): so there is no need to wait for it.
-    worst = tl.full((), float("inf"), tl.float32)
-    newest = tl.full((), -3, tl.int64)
-    slot = tl.full((), 0, tl.int32)
-    count = tl.full((), 0, tl.int32)
-    for begin in range(0, slots, TILE):
-        at = begin + tl.arange(0, TILE)
-        inside = at < slots
-        position = tl.load(POSITION + far * slots + at, mask=inside, other=-1)
-        held = tl.load(HELD + far * slots + at, mask=inside, other=0.0).to(tl.float32)
-        known = tl.load(KNOWN + far * slots + at, mask=inside, other=0) != 0
-        held = (held - tl.where(known, _KNOWN, 0.0)).to(HELD.dtype.element_ty).to(tl.float32)
-        held = tl.where(held == held, tl.minimum(tl.maximum(held, -largest), largest), -largest)
-        held = tl.where(position < 0, float("-inf"), held)
-        held = tl.where(inside, held, float("inf"))
-        low = tl.min(held, 0)
-        alike = inside & (held == low)
-        latest = tl.max(tl.where(alike, position, -2), 0)
-        place = tl.min(tl.where(alike & (position == latest), at, slots), 0)
-        goes = (low < worst) | ((low == worst) & (latest > newest))
-        worst, newest, slot = tl.where(goes, low, worst), tl.where(goes, latest, newest), tl.where(goes, place, slot)
-        count += tl.sum((position >= 0).to(tl.int32), 0)
-
     wait_for_last(AHEAD)
     real = tl.load(MASK + row) != 0
+    worst, slot, count = tl.load(WORST + row), tl.load(SLOT + row), tl.load(COUNT + row)
     channel, part, own = tl.arange(0, WIDE), tl.arange(0, SOME), tl.arange(0, SIZE)
     h = tl.load(H + row * WIDTH + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
     missed = tl.load(MISSED + row * GROUPS + part, mask=part < GROUPS, other=0.0)
@@ -155,7 +130,6 @@ def read(
         tl.store(TALLY + row, action.to(tl.int64))
         tl.store(TALLY + batch + row, admitted.to(tl.int64))
         tl.store(TALLY + 2 * batch + row, tl.where(reads, count, 0).to(tl.int64))
-        tl.store(SLOT + row, slot)
         tl.store(NEW + row, new)
 
     KEY += far * slots * WIDTH + head * SIZE
