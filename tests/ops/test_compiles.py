@@ -5,6 +5,8 @@ What Triton's interpreter lets pass, its compiler may refuse. Takes a minute: `p
 """
 
 import os
+import subprocess
+import tempfile
 from typing import Any
 
 import pytest
@@ -52,6 +54,16 @@ def compiled(monkeypatch):
     monkeypatch.setattr(triton.runtime.driver, "_active", Nowhere())
     with use("triton"):
         yield kernels
+
+
+def spilled(kernel: Any) -> int:
+    """Bytes of memory that each thread of a compiled kernel needs for what does not fit into its registers."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return int(told.split("STACK:")[1].split()[0])
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -109,7 +121,13 @@ def test_read(compiled, rows, many, pointed, dtype, monkeypatch):
     found = episodic_read(*inputs, who, time[:, :rows], Events(events, events + 64, time), asked)
     both_ways(found.value, inputs)
     kernels = {"_reach", "_arrange", "_list_live", "_read_forward", "_read_mass", "_read_backward_rows"}
-    assert kernels | {"_read_backward_events", *(["_read_join"] if many > 1 else [])} == set(compiled)
+    assert kernels | {"_read_backward_events", *(["_read_join", "_read_sum"] if many > 1 else [])} == set(compiled)
+    if dtype == torch.bfloat16 and rows == LENGTH and not pointed:
+        for name, kernel in compiled.items():
+            assert spilled(kernel) <= 32, f"{name} keeps numbers in memory that should be in registers"
+            if name.startswith(("_read_forward", "_read_mass", "_read_backward")):
+                assert "wgmma" in kernel.asm["ptx"], name
+                assert "cp.async" in kernel.asm["ptx"], name
 
 
 def test_what_belongs_to_no_memory(compiled):

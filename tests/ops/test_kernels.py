@@ -156,6 +156,8 @@ def test_episodic_read_however_it_is_cut_up(length, slots, share, many, listed, 
     monkeypatch.setattr("torchcram.ops.read.triton._FULL", 1)
     monkeypatch.setattr("torchcram.ops.read.reach._OTHERS", 2)
     monkeypatch.setattr("torchcram.ops.read.reach._LISTED", listed)
+    monkeypatch.setattr("torchcram.ops.read.reach._CHUNK", 128)
+    monkeypatch.setattr("torchcram.ops.read.reach._COUNTED", 64)
     monkeypatch.setattr("torchcram.ops.read.reach._FEW", few)
     check_read(length, 2, 16, 7, slots, share, dtype, pointed=False)
 
@@ -178,6 +180,42 @@ def test_events_are_put_in_order_by_class(few, monkeypatch):
     kind = (2 * torch.log2(end + 1.0)).int()
     kind = kind.masked_fill(end >= count - 7, 62).masked_fill(end <= first, 63)
     assert torch.equal(order.long(), kind.argsort(dim=1, stable=True))
+
+
+@pytest.mark.parametrize("chunk", [128, 1024])
+@pytest.mark.parametrize(("listed", "together"), [(1 << 22, 1), (3000, 4)])
+@pytest.mark.parametrize("longest", [3, 90, 5000])
+def test_groups_of_rows_list_what_they_can_read(longest, listed, together, chunk, monkeypatch):
+    """Events that last a while, and some that no row can read; or all last, and the list is everything so far."""
+    reach = importlib.import_module("torchcram.ops.read.reach")
+    monkeypatch.setattr(reach, "_LISTED", listed)
+    monkeypatch.setattr(reach, "_CHUNK", chunk)
+    monkeypatch.setattr(reach, "_COUNTED", 256)
+    generator = torch.Generator().manual_seed(longest)
+    batch, total, count, rows = 2, 700, 75, 16
+    first = torch.randint(0, count + 1, (batch, total), generator=generator).sort(1).values.int()
+    end = (first + torch.randint(0, longest, first.shape, generator=generator).int()).clamp_max(count)
+    if longest > count:
+        end[:] = count
+    time = torch.randint(-(1 << 62), 1 << 62, first.shape, generator=generator)
+    strength = torch.randn(first.shape, generator=generator)
+    found = reach.lists(*(x.to(DEVICE) for x in (first, end, time, strength)), count, rows)
+    assert found.tiles == together
+    events, records, upto = (x.cpu() for x in found[:3])
+    for b in range(batch):
+        for tile in range(-(-count // rows)):
+            group = tile // together
+            begin = group * together * rows
+            stop = min(begin + together * rows, count)
+            live = ((first[b] < end[b]) & (first[b] < stop) & (end[b] > begin)).nonzero().squeeze(1)
+            needed = live[first[b, live] < (tile + 1) * rows]
+            assert upto[b, tile] == len(needed)
+            assert torch.equal(events[b, group, : len(needed)].long(), needed)
+            stretch, *when, strong = records[b, group, : len(needed)].unbind(-1)
+            assert torch.equal((stretch & 0xFFFF) + begin, first[b, needed].clamp_min(begin))
+            assert torch.equal((stretch & 0xFFFF) + (stretch >> 16) + begin, end[b, needed].clamp_max(stop))
+            assert torch.equal(torch.stack(when, -1).view(torch.int64).squeeze(-1), time[b, needed])
+            torch.testing.assert_close(strong.view(torch.float32), strength[b, needed] * 1.4426950408889634)
 
 
 def check_read(length, heads, size, held, slots, share, dtype, pointed=True):

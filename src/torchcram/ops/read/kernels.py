@@ -5,11 +5,14 @@ through the rows that can read any of them. What a row cannot read scores `_HIDD
 exactly 0.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
 from torchcram.ops.records import BONUS
 
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 _LOG2E = tl.constexpr(1.4426950408889634)
 _BONUS = tl.constexpr(BONUS * 1.4426950408889634)
 _HIDDEN = tl.constexpr(-1e30)
@@ -54,26 +57,77 @@ def _asked(TARGET, batch, count, row, known, POINTED: tl.constexpr):
 
 
 @triton.jit
-def _bias(readable, target, row_high, row_low, event, high, low, strength, POINTED: tl.constexpr):
-    """What is added to the scores of all heads, in powers of 2, and log2(1 + age).
-
-    Rows and events are given as [rows, 1] and [1, events], or the other way round.
-    """
-    strong = strength * _LOG2E
-    if POINTED:
-        strong += tl.where(event == target, _BONUS, 0.0)
-    age = (row_high - high) + (row_low - low)
-    return tl.where(readable, strong, _HIDDEN), tl.log2(1.0 + tl.maximum(age, 0.0))
+def _log2(x):
+    """By an instruction of its own, off by 2^-22; made of products it would be half of all that a score takes."""
+    if _INTERPRETED:
+        return tl.log2(x)
+    return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
-def _listed(LIST, EVENT_TIME, STRENGTH, batch, total, place, inside):
-    """Some entries of a list: the events, which rows of the group can read them, their times, and their strengths."""
-    event, stretch = _halves(tl.load(LIST + place, mask=inside, other=0))
-    own = batch * total + event
-    high, low = _floats(tl.load(EVENT_TIME + own, mask=inside, other=0))
-    strength = tl.load(STRENGTH + own, mask=inside, other=0.0)
-    return event, stretch & 0xFFFF, stretch >> 16, high, low, strength
+def _hide(strength, after, span):
+    """Strengths, or `_HIDDEN` for rows that come before the first that can read, or after the span of those that can.
+
+    Rows before the first are, as numbers without a sign, beyond any span. A compiler that sees many comparisons packs
+    their outcomes into bits, and takes as long to get them out again; so it does not see them.
+    """
+    if _INTERPRETED:
+        return tl.where(after.to(tl.uint32, bitcast=True) < span.to(tl.uint32, bitcast=True), strength, _HIDDEN)
+    return tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.lt.u32 p, $2, $3; selp.f32 $0, $1, 0fF149F2CA, p; }",
+        "=f,f,r,r",
+        [strength, after, span],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def _since(TIME, own, inside):
+    """The times of some rows, and 1 more, as two numbers: less the time of an event that is 1 + its age."""
+    high, low = _floats(tl.load(TIME + own, mask=inside, other=0))
+    return high, low + 1.0
+
+
+@triton.jit
+def _four(RECORD, place, inside, COUNT: tl.constexpr):
+    """Some records of four numbers each.
+
+    They are loaded together: a tensor of fewer entries than there are threads would be loaded by every thread that
+    needs any of it, an entry at a time.
+    """
+    field = tl.arange(0, 4)
+    both = tl.load(RECORD + place[:, None] * 4 + field[None, :], mask=inside[:, None], other=0)
+    even, odd = tl.split(tl.reshape(both, (COUNT, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _bias(row, first, span, target, row_high, row_low, event, high, low, strength, POINTED: tl.constexpr):
+    """What is added to the scores of all heads, in powers of 2, and log2(1 + age).
+
+    Rows and events are given as [rows, 1] and [1, events], or the other way round; strengths in powers of 2. An event
+    can be read by a span of rows from the first.
+    """
+    if POINTED:
+        strength += tl.where(event == target, _BONUS, 0.0)
+    since = (row_high - high) + (row_low - low)
+    return _hide(strength, row - first, span), _log2(tl.maximum(since, 1.0))
+
+
+@triton.jit
+def _listed(LIST, RECORD, start, upto, EVENTS: tl.constexpr):
+    """Some entries of a list: the events, whether there are so many, which rows of the group can read them, their
+    times, and their strengths."""
+    place = start + tl.arange(0, EVENTS)
+    inside = place < upto
+    event = tl.load(LIST + place, mask=inside, other=0)
+    stretch, high, low, strength = _four(RECORD, place, inside, EVENTS)
+    high, low = high.to(tl.float32, bitcast=True), low.to(tl.float32, bitcast=True)
+    return event, inside, stretch & 0xFFFF, stretch >> 16, high, low, strength.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -85,7 +139,7 @@ def _ordered(ORDER, FIRST, END, EVENT_TIME, STRENGTH, batch, total, place, insid
     end = tl.load(END + own, mask=inside, other=0)
     high, low = _floats(tl.load(EVENT_TIME + own, mask=inside, other=0))
     strength = tl.load(STRENGTH + own, mask=inside, other=0.0)
-    return event, first, end, high, low, strength
+    return event, first, end, high, low, strength * _LOG2E
 
 
 @triton.jit
@@ -93,12 +147,11 @@ def _read_forward(
     Q,
     K,
     V,
-    STRENGTH,
     RECENCY,
     TARGET,
     ROW_TIME,
-    EVENT_TIME,
     LIST,
+    RECORD,
     UPTO,
     OUT,
     LOG_TOTAL,
@@ -106,6 +159,7 @@ def _read_forward(
     total,
     heads,
     groups,
+    each,
     scale,
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -120,10 +174,14 @@ def _read_forward(
     # The last rows have most to read: their programs begin first.
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, each)
+    if not WHOLE:  # noqa: SIM102 - known when it is compiled, the other is not
+        if begin >= upto:
+            return  # as whoever puts the parts together knows
     row = tile * ROWS + tl.arange(0, ROWS)
     known = row < count
     target = _asked(TARGET, batch, count, row, known, POINTED)
-    row_high, row_low = _floats(tl.load(ROW_TIME + batch * count + row, mask=known, other=0))
+    row_high, row_low = _since(ROW_TIME, batch * count + row, known)
     of_group = tile % TILES * ROWS + tl.arange(0, ROWS)
     q = _load(Q, batch, count, heads, head, row, known, SIZE, WIDTH)
     recency = tl.load(RECENCY + head)
@@ -131,14 +189,14 @@ def _read_forward(
     norm = tl.zeros((ROWS,), tl.float32)
     found = tl.zeros((ROWS, WIDTH), tl.float32)
     LIST += (batch * groups + tile // TILES).to(tl.int64) * total
-    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, EVENTS)
+    RECORD += (batch * groups + tile // TILES).to(tl.int64) * total * 4
     for start in range(begin, upto, EVENTS):
-        place = start + tl.arange(0, EVENTS)
-        inside = place < upto
-        event, first, end, high, low, strength = _listed(LIST, EVENT_TIME, STRENGTH, batch, total, place, inside)
+        event, inside, first, span, high, low, strength = _listed(LIST, RECORD, start, upto, EVENTS)
         k = _load(K, batch, total, heads, head, event, inside, SIZE, WIDTH)
         bias, logs = _bias(
-            (first[None, :] <= of_group[:, None]) & (of_group[:, None] < end[None, :]),
+            of_group[:, None],
+            first[None, :],
+            span[None, :],
             target[:, None],
             row_high[:, None],
             row_low[:, None],
@@ -161,12 +219,13 @@ def _read_forward(
 
 
 @triton.jit
-def _events_of(UPTO, EVENTS: tl.constexpr):
-    """Of a list up to so many, the stretch that is this program's."""
-    upto = tl.load(UPTO)
-    each = tl.cdiv(tl.cdiv(upto, tl.num_programs(2)), EVENTS) * EVENTS
-    begin = tl.minimum(tl.program_id(2) * each, upto)
-    return begin, tl.minimum(begin + each, upto)
+def _events_of(UPTO, each):
+    """Of a list up to so many, the stretch that is this program's.
+
+    Stretches are the same for all tiles of rows: those that run at the same time read the same keys and values.
+    """
+    begin = tl.program_id(2) * each
+    return begin, tl.minimum(begin + each, tl.load(UPTO))
 
 
 @triton.jit
@@ -204,16 +263,18 @@ def _finish(
 def _read_join(
     PARTS,
     LOGS,
+    UPTO,
     OUT,
     LOG_TOTAL,
     count,
     heads,
-    parts,
+    each,
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """What a tile of rows finds in all parts, PARTS [parts, B, R, H, d] and LOGS [parts, B, H, R]."""
+    """What some rows of a tile find in all parts, PARTS [parts, B, R, H, d] and LOGS [parts, B, H, R]."""
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     batches = tl.num_programs(0) // heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -221,7 +282,7 @@ def _read_join(
     top = tl.full((ROWS,), _LOWEST, tl.float32)
     norm = tl.zeros((ROWS,), tl.float32)
     found = tl.zeros((ROWS, WIDTH), tl.float32)
-    for part in range(parts):
+    for part in range(_parts(UPTO, batch, count, each, ROWS, TILE)):
         own = part * batches + batch
         logs = tl.load(LOGS + (own * heads + head) * count + row, mask=known, other=_HIDDEN)
         higher = tl.maximum(top, logs)
@@ -231,6 +292,36 @@ def _read_join(
         norm = norm * shrink + weight
         top = higher
     _finish(OUT, LOG_TOTAL, found, norm, top, batch, count, heads, head, row, known, SIZE, WIDTH, True)
+
+
+@triton.jit
+def _read_sum(
+    PARTS,
+    UPTO,
+    SUM,
+    count,
+    heads,
+    each,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The gradient of some queries of a tile from all parts, PARTS [parts, B, R, H, d]."""
+    batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    known = row < count
+    grad = tl.zeros((ROWS, WIDTH), tl.float32)
+    for part in range(_parts(UPTO, batch, count, each, ROWS, TILE)):
+        own = part * (tl.num_programs(0) // heads) + batch
+        grad += _load(PARTS, own, count, heads, head, row, known, SIZE, WIDTH)
+    _store(SUM, grad, batch, count, heads, head, row, known, SIZE, WIDTH)
+
+
+@triton.jit
+def _parts(UPTO, batch, count, each, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """How many parts there are of what this program's rows, some of a tile, can read."""
+    return tl.cdiv(tl.load(UPTO + batch * tl.cdiv(count, TILE) + tl.program_id(1) * ROWS // TILE), each)
 
 
 @triton.jit
@@ -278,15 +369,17 @@ def _read_mass(
         ORDER, FIRST, END, EVENT_TIME, STRENGTH, batch, total, place, inside
     )
     begin, stop = _rows_of(first, end, part, parts, ROWS)
-    until = tl.minimum(end, stop)  # rows after the part are another's
+    span = tl.maximum(tl.minimum(end, stop) - first, 0)  # rows after the part are another's
     mass = tl.zeros((EVENTS, ROWS), tl.float32)
     for start in range(begin, stop, ROWS):
         row = start + tl.arange(0, ROWS)
         known = row < stop
         target = _asked(TARGET, batch, count, row, known, POINTED)
-        row_high, row_low = _floats(tl.load(ROW_TIME + batch * count + row, mask=known, other=0))
+        row_high, row_low = _since(ROW_TIME, batch * count + row, known)
         bias, logs = _bias(
-            (first[:, None] <= row[None, :]) & (row[None, :] < until[:, None]),
+            row[None, :],
+            first[:, None],
+            span[:, None],
             target[None, :],
             row_high[None, :],
             row_low[None, :],
@@ -296,13 +389,17 @@ def _read_mass(
             strength[:, None],
             POINTED,
         )
+        log_total = tl.load(LOG_TOTAL + batch * heads * count + row, mask=known, other=0.0)
         for head in range(heads):
+            # The next head's, which is here by the time that it is needed.
+            ahead = tl.minimum(head + 1, heads - 1)
+            next_total = tl.load(LOG_TOTAL + (batch * heads + ahead) * count + row, mask=known, other=0.0)
             k = _load(K, batch, total, heads, head, event, inside, SIZE, WIDTH)
             q = _load(Q, batch, count, heads, head, row, known, SIZE, WIDTH)
-            log_total = tl.load(LOG_TOTAL + (batch * heads + head) * count + row, mask=known, other=0.0)
             recency = tl.load(RECENCY + head)
             scores = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * _LOG2E)
             mass += tl.exp2(scores + (recency * logs + (bias - log_total[None, :])))
+            log_total = next_total
     tl.store(MASS + (batch * parts + part) * total + event, tl.sum(mass, 1) / heads, mask=inside)
 
 
@@ -311,20 +408,19 @@ def _read_backward_rows(
     Q,
     K,
     V,
-    STRENGTH,
     RECENCY,
     TARGET,
-    ROW_TIME,
-    EVENT_TIME,
+    ROW,
     LIST,
+    RECORD,
     UPTO,
     GRAD,
-    TOTALS,
     GRAD_Q,
     count,
     total,
     heads,
     groups,
+    each,
     scale,
     SIZE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -333,31 +429,35 @@ def _read_backward_rows(
     TILES: tl.constexpr,
     POINTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """The gradient of a tile of queries from a part of what they can read, GRAD_Q [parts, B, R, H, d]."""
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, each)
+    if not WHOLE:  # noqa: SIM102 - known when it is compiled, the other is not
+        if begin >= upto:
+            return  # as whoever puts the parts together knows
     row = tile * ROWS + tl.arange(0, ROWS)
     known = row < count
     target = _asked(TARGET, batch, count, row, known, POINTED)
-    row_high, row_low = _floats(tl.load(ROW_TIME + batch * count + row, mask=known, other=0))
+    own = (batch * heads + head) * count + row
+    row_high, row_low, log_total, inner = _four(ROW, own, known, ROWS)
     of_group = tile % TILES * ROWS + tl.arange(0, ROWS)
     q = _load(Q, batch, count, heads, head, row, known, SIZE, WIDTH)
     grad = _load(GRAD, batch, count, heads, head, row, known, SIZE, WIDTH)
-    totals = tl.load(TOTALS + (batch * heads + head) * count + row, mask=known, other=0)
-    log_total, inner = _floats(totals)
     recency = tl.load(RECENCY + head)
     grad_q = tl.zeros((ROWS, WIDTH), tl.float32)
     LIST += (batch * groups + tile // TILES).to(tl.int64) * total
-    begin, upto = _events_of(UPTO + batch * tl.num_programs(1) + tile, EVENTS)
+    RECORD += (batch * groups + tile // TILES).to(tl.int64) * total * 4
     for start in range(begin, upto, EVENTS):
-        place = start + tl.arange(0, EVENTS)
-        inside = place < upto
-        event, first, end, high, low, strength = _listed(LIST, EVENT_TIME, STRENGTH, batch, total, place, inside)
+        event, inside, first, span, high, low, strength = _listed(LIST, RECORD, start, upto, EVENTS)
         k = _load(K, batch, total, heads, head, event, inside, SIZE, WIDTH)
         v = _load(V, batch, total, heads, head, event, inside, SIZE, WIDTH)
         bias, logs = _bias(
-            (first[None, :] <= of_group[:, None]) & (of_group[:, None] < end[None, :]),
+            of_group[:, None],
+            first[None, :],
+            span[None, :],
             target[:, None],
             row_high[:, None],
             row_low[:, None],
@@ -382,13 +482,12 @@ def _read_backward_events(
     STRENGTH,
     RECENCY,
     TARGET,
-    ROW_TIME,
+    ROW,
     EVENT_TIME,
     FIRST,
     END,
     ORDER,
     GRAD,
-    TOTALS,
     GRAD_K,
     GRAD_V,
     GRAD_STRENGTH,
@@ -416,7 +515,7 @@ def _read_backward_events(
         ORDER, FIRST, END, EVENT_TIME, STRENGTH, batch, total, place, inside
     )
     begin, stop = _rows_of(first, end, part, parts, ROWS)
-    until = tl.minimum(end, stop)  # rows after the part are another's
+    span = tl.maximum(tl.minimum(end, stop) - first, 0)  # rows after the part are another's
     k = _load(K, batch, total, heads, head, event, inside, SIZE, WIDTH)
     v = _load(V, batch, total, heads, head, event, inside, SIZE, WIDTH)
     recency = tl.load(RECENCY + head)
@@ -428,13 +527,13 @@ def _read_backward_events(
         row = start + tl.arange(0, ROWS)
         known = row < stop
         target = _asked(TARGET, batch, count, row, known, POINTED)
-        row_high, row_low = _floats(tl.load(ROW_TIME + batch * count + row, mask=known, other=0))
+        row_high, row_low, log_total, inner = _four(ROW, (batch * heads + head) * count + row, known, ROWS)
         q = _load(Q, batch, count, heads, head, row, known, SIZE, WIDTH)
         grad = _load(GRAD, batch, count, heads, head, row, known, SIZE, WIDTH)
-        totals = tl.load(TOTALS + (batch * heads + head) * count + row, mask=known, other=0)
-        log_total, inner = _floats(totals)
         bias, logs = _bias(
-            (first[:, None] <= row[None, :]) & (row[None, :] < until[:, None]),
+            row[None, :],
+            first[:, None],
+            span[:, None],
             target[None, :],
             row_high[None, :],
             row_low[None, :],

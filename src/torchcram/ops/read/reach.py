@@ -19,7 +19,8 @@ NEVER = 1 << 30
 """Position of a row that is padding: no event lasts that long."""
 _FEW = 16_384  # events that are put in order in small tiles
 _OTHERS = 32  # tiles whose counts are looked at together
-_LISTED = 1 << 23  # entries of all lists: 64 MiB
+_LISTED = 1 << 22  # entries of all lists: 80 MiB
+_CHUNK, _COUNTED = 1024, 4096  # events that a program lists, at most, and that it counts at a time
 _SURVIVES, _UNREAD = tl.constexpr(62), tl.constexpr(63)  # classes of events; the others are powers of √2
 _CLASSES = tl.constexpr(64)
 
@@ -44,8 +45,10 @@ class Lists(NamedTuple):
     """What each group of rows can read."""
 
     events: Tensor
-    """[B, groups, E] int64, of which `upto` are given: the event in the lower half; above it, of the rows of the group
-    that can read it, 16 bits the first and 16 bits one after the last."""
+    """[B, groups, E] int32, of which `upto` are given."""
+    records: Tensor
+    """[B, groups, E, 4] int32: of the rows of the group that can read an event, 16 bits the first and above them how
+    many; its time, as two float32; its strength, float32, in powers of 2."""
     upto: Tensor
     """[B, tiles] int32: how many events of its group's list a tile of rows needs; it cannot read those further on."""
     tiles: int
@@ -76,7 +79,7 @@ def _(at: Tensor, written: Tensor, expires: Tensor) -> tuple[Tensor, Tensor, Ten
     return torch.empty_like(written), torch.empty_like(written), torch.empty_like(written)
 
 
-def lists(first: Tensor, end: Tensor, count: int, rows: int) -> Lists:
+def lists(first: Tensor, end: Tensor, time: Tensor, strength: Tensor, count: int, rows: int) -> Lists:
     """For `count` rows in tiles of `rows`: a list for each tile, or for several where those would be too many."""
     batch, total = first.shape
     tiles = triton.cdiv(count, rows)
@@ -84,14 +87,20 @@ def lists(first: Tensor, end: Tensor, count: int, rows: int) -> Lists:
     while 2 * together * rows < 1 << 15 and batch * triton.cdiv(tiles, together) * total > _LISTED:
         together *= 2
     groups = triton.cdiv(tiles, together)
-    chunk = min(1024, max(128, 8192 // together))
-    events = first.new_empty(batch, groups, total, dtype=torch.int64)
+    chunk = min(_CHUNK, max(128, 8192 // together))
+    events = first.new_empty(batch, groups, total)
+    records = first.new_empty(batch, groups, total, 4)
     upto = first.new_empty(batch, tiles)
     with on_device(first):
-        _list_live[(batch, groups)](
-            first, end, events, upto, count, total, tiles, ROWS=rows, TILES=together, CHUNK=chunk, num_warps=4
+        _list_live[(batch, groups, triton.cdiv(total, chunk))](
+            *(first, end, time, strength, events, records, upto, count, total, tiles),
+            ROWS=rows,
+            TILES=together,
+            CHUNK=chunk,
+            COUNTED=_COUNTED,
+            num_warps=4,
         )
-    return Lists(events, upto, together)
+    return Lists(events, records, upto, together)
 
 
 @triton.jit
@@ -160,7 +169,10 @@ def _arrange(KIND, COUNTS, ORDER, total, TILE: tl.constexpr, OTHERS: tl.constexp
 def _list_live(
     FIRST,
     END,
+    TIME,
+    STRENGTH,
     EVENTS,
+    RECORDS,
     UPTO,
     count,
     total,
@@ -168,25 +180,53 @@ def _list_live(
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
     CHUNK: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):
-    """The events, in order, that some row of a group can read."""
-    batch, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    EVENTS += (batch * tl.num_programs(1) + group) * total
+    """The events of a chunk, in order, that some row of a group can read: after those of all chunks before."""
+    batch, group, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    FIRST += batch * total
+    END += batch * total
+    TIME += batch * total
+    STRENGTH += batch * total
     begin = group * TILES * ROWS
     stop = tl.minimum(begin + TILES * ROWS, count)
+    before = chunk * CHUNK
+    # Later events are first read by later rows: once that is after the group, everything of it has been listed.
+    reached = tl.load(FIRST + before - 1, mask=chunk > 0, other=-1)
+    if reached >= begin + TILES * ROWS:
+        return
+    counted = tl.zeros((COUNTED,), tl.int32)
+    for start in range(0, before, COUNTED):
+        event = start + tl.arange(0, COUNTED)
+        first = tl.load(FIRST + event, mask=event < before, other=0)
+        end = tl.load(END + event, mask=event < before, other=0)
+        counted += _is_live(first, end, begin, stop).to(tl.int32)
+    listed = tl.sum(counted, 0)
+    event = before + tl.arange(0, CHUNK)
+    inside = event < total
+    first = tl.load(FIRST + event, mask=inside, other=0)
+    end = tl.load(END + event, mask=inside, other=0)
+    time = tl.load(TIME + event, mask=inside, other=0)
+    strength = tl.load(STRENGTH + event, mask=inside, other=0.0) * 1.4426950408889634
+    live = _is_live(first, end, begin, stop)
+    place = (batch * tl.num_programs(1) + group) * total + (listed + tl.cumsum(live.to(tl.int32), 0) - 1)
+    tl.store(EVENTS + place, event, mask=live)
+    from_row = tl.maximum(first - begin, 0)
+    stretch = from_row | (tl.minimum(end, stop) - begin - from_row) << 16
+    high, low = time.to(tl.int32), (time >> 32).to(tl.int32)
+    record = tl.join(tl.join(stretch, low), tl.join(high, strength.to(tl.int32, bitcast=True)))
+    field = tl.arange(0, 4)
+    tl.store(RECORDS + place[:, None] * 4 + field[None, :], tl.reshape(record, (CHUNK, 4)), mask=live[:, None])
+    # A tile needs those that its last row or one before can read; the chunk that has the last of them says how many.
     tile = group * TILES + tl.arange(0, TILES)
-    upto = tl.zeros((TILES,), tl.int32)
-    listed = 0
-    for start in range(0, total, CHUNK):
-        event = start + tl.arange(0, CHUNK)
-        inside = event < total
-        first = tl.load(FIRST + batch * total + event, mask=inside, other=0)
-        end = tl.load(END + batch * total + event, mask=inside, other=0)
-        live = (first < end) & (first < stop) & (begin < end)
-        of_group = tl.maximum(first - begin, 0) | (tl.minimum(end, stop) - begin) << 16
-        entry = of_group.to(tl.int64) << 32 | event
-        tl.store(EVENTS + listed + tl.cumsum(live.to(tl.int32), 0) - 1, entry, mask=live)
-        seen = live[None, :] & (first[None, :] < (tile[:, None] + 1) * ROWS)
-        upto += tl.sum(seen.to(tl.int32), 1)
-        listed += tl.sum(live.to(tl.int32), 0)
-    tl.store(UPTO + batch * tiles + tile, upto, mask=tile < tiles)
+    after = (tile + 1) * ROWS
+    seen = live[None, :] & (first[None, :] < after[:, None])
+    upto = listed + tl.sum(seen.to(tl.int32), 1)
+    last = tl.load(FIRST + tl.minimum(before + CHUNK, total) - 1)
+    here = (reached < after) & ((last >= after) | (before + CHUNK >= total))
+    tl.store(UPTO + batch * tiles + tile, upto, mask=here & (tile < tiles))
+
+
+@triton.jit
+def _is_live(first, end, begin, stop):
+    return (first < end) & (first < stop) & (begin < end)

@@ -20,7 +20,7 @@ LARGEST = 256
 _SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
 _MANY = 1024  # programs that keep a GPU busy
 _FULL = 4  # tiles of events that are worth a program of their own
-_JOINED = 32  # rows whose pieces are put together
+_JOINED = 16  # rows whose pieces are put together, at most
 _PARTIAL = 1 << 26  # numbers that gradients of keys may have before they are summed
 
 
@@ -46,15 +46,14 @@ def episodic_read(
 
 
 def _split(time: Tensor) -> Tensor:
-    """float64 as two float32 in one int64."""
+    """float64 as two float32."""
     high = time.float()
-    return _pack(high, (time - high).float())
+    return torch.stack((high, (time - high).float()), -1)
 
 
-def _pack(first: Tensor, second: Tensor) -> Tensor:
-    """Two float32 in one int64, the first below: kernels load them together."""
-    low, high = (x.contiguous().view(torch.int32).long() for x in (first, second))
-    return ((low & 0xFFFFFFFF) | (high << 32)).contiguous()
+def _packed(times: Tensor) -> Tensor:
+    """Two float32 as one int64, the first below: kernels load them together."""
+    return times.contiguous().view(torch.int64).squeeze(-1)
 
 
 # Operators of their own, which torch.compile takes as they are.
@@ -79,28 +78,30 @@ def read(
     parts = of_mass.parts(batch, q, k)
     out = torch.empty_like(q)
     log_total = q.new_empty(batch, heads, count, dtype=torch.float32)
-    pieces = by_rows.pieces(q, k)
+    pieces, each = by_rows.pieces(q, k)
     by_piece = [out, log_total]
     if pieces > 1:
         by_piece = [q.new_empty(pieces, *x.shape, dtype=torch.float32) for x in by_piece]
     mass = q.new_empty(batch, parts, total, dtype=torch.float32)
-    given = strength, recency, first if target is None else target, row_time, event_time
+    row_time, event_time, asked = _packed(row_time), _packed(event_time), first if target is None else target
     scale = 1 / math.sqrt(size)
-    listed = lists(first, end, count, by_rows.rows)
-    groups = listed.events.shape[1]
+    events, records, upto, tiles = lists(first, end, event_time, strength, count, by_rows.rows)
+    sizes = count, total, heads
     with on_device(q):
-        kernels._read_forward[(batch * heads, listed.upto.shape[1], pieces)](
-            *(q, k, v, *given, listed.events, listed.upto, *by_piece, count, total, heads, groups, scale),
-            TILES=listed.tiles,
+        kernels._read_forward[(batch * heads, upto.shape[1], pieces)](
+            *(q, k, v, recency, asked, row_time, events, records, upto, *by_piece),
+            *(*sizes, events.shape[1], each, scale),
+            TILES=tiles,
             WHOLE=pieces == 1,
             **by_rows.meta(q, target),
         )
         if pieces > 1:
-            kernels._read_join[(batch * heads, triton.cdiv(count, _JOINED))](
-                *(*by_piece, out, log_total, count, heads, pieces), SIZE=size, WIDTH=width(size), ROWS=_JOINED
+            kernels._read_join[(batch * heads, triton.cdiv(count, by_rows.joined))](
+                *(*by_piece, upto, out, log_total, count, heads, each), **by_rows.join(q)
             )
         kernels._read_mass[(batch, triton.cdiv(total, of_mass.events), parts)](
-            q, k, *given, first, end, order, log_total, mass, count, total, heads, scale, **of_mass.meta(q, target)
+            *(q, k, strength, recency, asked, row_time, event_time, first, end, order, log_total, mass, *sizes, scale),
+            **of_mass.meta(q, target),
         )
     return out, log_total, mass
 
@@ -108,56 +109,50 @@ def read(
 @torch.library.custom_op("torchcram::episodic_read_backward", mutates_args=())
 def read_backward(
     grad: Tensor,
-    totals: Tensor,
+    rows: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     strength: Tensor,
     recency: Tensor,
     target: Tensor | None,
-    row_time: Tensor,
     event_time: Tensor,
     first: Tensor,
     end: Tensor,
     order: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of queries by pieces of what they read [pieces, B, R, H, d]; by parts of the rows, of keys and values
-    [parts, B, E, H, d], strengths [parts, B, H, E] and recency.
+    """The gradient of queries [B, R, H, d]; by parts of the rows, of keys and values [parts, B, E, H, d], strengths
+    [parts, B, H, E] and recency.
 
-    totals [B, H, R]: the log2 of the weights' sum, and what `grad` and what was found have in common, packed.
+    rows [B, H, R, 4] float32: the time and 1 more, as two numbers, the log2 of the weights' sum, and what `grad` and
+    what was found have in common.
     """
     batch, count, heads, size = q.shape
     total = k.shape[1]
     by_rows, by_events = Tiles.of_rows(q), Tiles.of_events(q)
     grad = grad.to(q.dtype).contiguous()
-    pieces = by_rows.pieces(q, k)
-    grad_q = q.new_empty(pieces, *q.shape, dtype=q.dtype if pieces == 1 else torch.float32)
+    pieces, each = by_rows.pieces(q, k)
+    grad_q = torch.empty_like(q)
+    by_piece = grad_q if pieces == 1 else q.new_empty(pieces, *q.shape, dtype=torch.float32)
     grads = _room_by_events(q, k)
-    given = strength, recency, first if target is None else target, row_time, event_time
+    event_time, asked = _packed(event_time), first if target is None else target
     scale = 1 / math.sqrt(size)
-    listed = lists(first, end, count, by_rows.rows)
-    groups = listed.events.shape[1]
+    events, records, upto, tiles = lists(first, end, event_time, strength, count, by_rows.rows)
+    sizes = count, total, heads
     with on_device(q):
-        kernels._read_backward_rows[(batch * heads, listed.upto.shape[1], pieces)](
-            *(q, k, v, *given, listed.events, listed.upto, grad, totals, grad_q, count, total, heads, groups, scale),
-            TILES=listed.tiles,
+        kernels._read_backward_rows[(batch * heads, upto.shape[1], pieces)](
+            *(q, k, v, recency, asked, rows, events, records, upto, grad, by_piece),
+            *(*sizes, events.shape[1], each, scale),
+            TILES=tiles,
+            WHOLE=pieces == 1,
             **by_rows.meta(q, target),
         )
+        if pieces > 1:
+            kernels._read_sum[(batch * heads, triton.cdiv(count, by_rows.joined))](
+                *(by_piece, upto, grad_q, count, heads, each), **by_rows.join(q)
+            )
         kernels._read_backward_events[(batch * heads, triton.cdiv(total, by_events.events), len(grads[0]))](
-            q,
-            k,
-            v,
-            *given,
-            first,
-            end,
-            order,
-            grad,
-            totals,
-            *grads,
-            count,
-            total,
-            heads,
-            scale,
+            *(q, k, v, strength, recency, asked, rows, event_time, first, end, order, grad, *grads, *sizes, scale),
             **by_events.meta(q, target),
         )
     return grad_q, *grads
@@ -190,9 +185,8 @@ def _(q: Tensor, k: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor, Tenso
 
 
 @read_backward.register_fake
-def _(grad: Tensor, totals: Tensor, q: Tensor, k: Tensor, *rest: Tensor | None) -> tuple[Tensor, ...]:
-    pieces = Tiles.of_rows(q).pieces(q, k)
-    return q.new_empty(pieces, *q.shape, dtype=q.dtype if pieces == 1 else torch.float32), *_room_by_events(q, k)
+def _(grad: Tensor, rows: Tensor, q: Tensor, k: Tensor, *rest: Tensor | None) -> tuple[Tensor, ...]:
+    return torch.empty_like(q), *_room_by_events(q, k)
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -202,10 +196,13 @@ def _remember(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor,
 
 def _gradient(ctx: Any, grad: Tensor, _log_total: Tensor, _mass: Tensor) -> tuple[Tensor | None, ...]:
     *saved, log_total, out = ctx.saved_tensors
+    row_time = saved.pop(6)
     # Here, and not in the operator, it is compiled together with whatever comes before and after.
     inner = (grad.to(out.dtype).float() * out.float()).sum(-1).transpose(1, 2)
-    query, key, value, strength, recency = read_backward(grad, _pack(log_total, inner), *saved)
-    query, key, value = (x[0] if len(x) == 1 else x.sum(0).to(out.dtype) for x in (query, key, value))
+    high, low = (x.unsqueeze(1).expand_as(inner) for x in row_time.unbind(-1))
+    rows = torch.stack((high, low + 1, log_total, inner), -1)
+    query, key, value, strength, recency = read_backward(grad, rows, *saved)
+    key, value = (x[0] if len(x) == 1 else x.sum(0).to(out.dtype) for x in (key, value))
     return query, key, value, strength.sum((0, 2)), recency.sum((0, 1, 3)), *(None,) * 6
 
 
@@ -223,17 +220,14 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
-    """Of a thread, at most: fewer for one program leave room for another."""
+    """Of a thread, at most, for heads of 64 or less: fewer for one program leave room for another."""
 
     @classmethod
     def of_rows(cls, query: Tensor) -> "Tiles":
         """Programs have a tile of rows each, and go through events."""
-        batch, count, heads, size = query.shape
+        count, size = query.shape[1], query.shape[3]
         tiles = cls(64, 64, 4, 2) if query.dtype == torch.float32 else OF_ROWS
         rows = min(tiles.rows, max(16, 8192 // width(size)), max(16, triton.next_power_of_2(count)))
-        # Neighbours that read share a stretch of events; but where all are few, no processor is to be idle.
-        while rows > 32 and 4 * batch * heads * -(-count // rows) < _MANY:
-            rows //= 2
         return tiles._replace(rows=rows, events=tiles._fitting(tiles.events, query))
 
     @classmethod
@@ -248,11 +242,23 @@ class Tiles(NamedTuple):
         tiles = cls(32, 32, 4, 2) if query.dtype == torch.float32 else OF_MASS
         return tiles._of_events(query)
 
-    def pieces(self, query: Tensor, key: Tensor) -> int:
-        """Into how many pieces what rows can read is cut, so that no processor is idle where rows are few."""
-        batch, count, heads, _ = query.shape
-        wanted = _MANY // max(1, batch * heads * -(-count // self.rows))
-        return max(1, min(wanted, key.shape[1] // (_FULL * self.events)))
+    def pieces(self, query: Tensor, key: Tensor) -> tuple[int, int]:
+        """Into how many pieces what rows can read is cut, and how long they are; so that no processor is idle where
+        rows are few. Most rows can read less than all, and pieces that none of a tile can read cost next to nothing."""
+        (batch, count, heads, _), total = query.shape, key.shape[1]
+        wanted = max(1, 2 * _MANY // max(1, batch * heads * -(-count // self.rows)))
+        each = self.events * max(_FULL, -(-total // (wanted * self.events))) if wanted > 1 else max(1, total)
+        return max(1, -(-total // each)), each
+
+    @property
+    def joined(self) -> int:
+        """So many rows of a tile have their pieces put together by one program."""
+        return min(self.rows, _JOINED)
+
+    def join(self, query: Tensor) -> dict[str, Any]:
+        """What the kernels that put pieces together are compiled for."""
+        size = query.shape[3]
+        return {"SIZE": size, "WIDTH": width(size), "ROWS": self.joined, "TILE": self.rows}
 
     def parts(self, programs: int, query: Tensor, key: Tensor) -> int:
         """Into how many parts the rows are cut, for so many programs a tile of events."""
@@ -261,7 +267,7 @@ class Tiles(NamedTuple):
 
     def _of_events(self, query: Tensor) -> "Tiles":
         rows = min(self._fitting(self.rows, query), max(16, triton.next_power_of_2(query.shape[1])))
-        return self._replace(rows=rows, events=min(self.events, max(16, 4096 // width(query.shape[3]))))
+        return self._replace(rows=rows, events=min(self.events, max(16, 1024 * self.warps // width(query.shape[3]))))
 
     def _fitting(self, count: int, query: Tensor) -> int:
         """So many entries of two tensors in every stage, or as many as there is memory for."""
@@ -283,11 +289,11 @@ class Tiles(NamedTuple):
             "PRECISION": precision,
             "num_warps": self.warps,
             "num_stages": self.stages,
-            "maxnreg": self.registers,
+            "maxnreg": self.registers if width(query.shape[3]) <= 64 else None,
         }
 
 
-OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 32, 4, 3), Tiles(32, 64, 4, 2, 168), Tiles(32, 64, 4, 3)
+OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 64, 4, 3, 168), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 3)
 
 
 def width(size: int) -> int:
