@@ -54,12 +54,7 @@ other transformer 1e-3
 other jamba 5e-4
 other mamba 1e-3
 other seqboat 5e-4 model.attention.window=1024
-# As many positions a step, in sequences four times as long: what the dense phase costs there.
-case $parts in *train*)
-    sweep parts/paper-long.json --out "$runs/long" --set "steps=$steps" --set task.length=8192 --set batch=8 --vary seed=0
-    for job in $(jobs -p); do wait "$job"; done
-    ;;
-esac
+case $parts in *train*) for job in $(jobs -p); do wait "$job"; done ;; esac
 
 first="$runs/cram-${seeds%%,*}/seed=${seeds%%,*}"
 transformer=${others[0]}
@@ -67,7 +62,9 @@ case $parts in *measure*)
     $torchcram join "${own[@]}" --out "$out/srcd-paper.json"
     $torchcram bench steps "$first" "${others[@]}" --compile --device "$device" --state-length 131072 \
         --json "$out/parts/bench-runs.json"
-    $torchcram bench steps "$runs/long/seed=0" --compile --device "$device" --json "$out/parts/bench-long.json"
+    # As many positions a step, in sequences four times as long: what reading everything costs there.
+    $torchcram bench steps "$first" --set task.length=8192 --set batch=8 --compile --device "$device" \
+        --json "$out/parts/bench-long.json"
     $torchcram join "$out/parts/bench-runs.json" "$out/parts/bench-long.json" --out "$out/bench-runs.json"
     $torchcram collect "final=$out/srcd-paper.json" "${finals[@]}" "cost=$out/parts/bench-runs.json" \
         --out "$out/baselines-srcd-paper.json" \

@@ -64,12 +64,10 @@ def compare(operation, floats: list[Tensor], others: list, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("batch", "length", "width"), [(2, 1, 3), (2, 64, 5), (1, 65, 33), (3, 200, 64), (2, 130, 1)])
-@pytest.mark.parametrize("part", ["enough", None, 8, 64, 256])
+@pytest.mark.parametrize("part", [None, 8, 64, 256])
 def test_decay_scan(batch, length, width, part, dtype, monkeypatch):
-    """Cut into parts of at least so many positions, of which the last is shorter; and whole, as enough rows are."""
-    if part == "enough":
-        monkeypatch.setattr("torchcram.ops.decay.triton._ENOUGH", 1)
-    elif part is not None:
+    """Cut into parts of at least so many positions, of which the last is shorter; and whole."""
+    if part is not None:
         monkeypatch.setattr("torchcram.ops.decay.triton._PART", part)
         monkeypatch.setattr("torchcram.ops.decay.triton._JOINED", 4)
         cut = importlib.import_module("torchcram.ops.decay.triton")._cut(batch, length, width)

@@ -31,7 +31,8 @@ FILES = {
                 "batch": 32,
                 "slots": slots,
                 "ours_ms": ms,
-                "ratio": 90.0,
+                "ratio": 95.0,
+                "counted_ratio": 90.0,
                 "state_bytes": 10 * slots // 512,
                 "baseline_state_bytes": 3000,
             }
@@ -63,6 +64,7 @@ def test_targets_say_whether_they_were_met():
     assert met["training step, 32,768 positions, M = 512"] is None
     assert met["growth of a training step of as many positions with length, exponent"] is True
     assert met["growth of a prefill of as many positions with length, exponent"] is None
+    assert met["decode after 131,072 positions, batch 32"] is True
     assert met["decode, time at 131,072 ÷ at 2,048"] is True
     assert met["decode, memory after 131,072 positions, M = 512: times less"] is True
     assert met["the same with M = 2,048, which solves SRCD there: times less"] is True
@@ -115,8 +117,8 @@ def test_page_shows_every_row_and_no_column_without_numbers():
     assert "## A training step" in page
     assert "## A prefill" not in page
     lines = page[page.index("## One more token") :].splitlines()
-    assert "| length | batch | slots | ours ms | ratio |" in lines
-    assert "| 131,072 | 32 | 512 | 0.204 | 90 |" in lines
+    assert "| length | batch | slots | ours ms | ratio | counted ratio |" in lines
+    assert "| 131,072 | 32 | 512 | 0.204 | 95 | 90 |" in lines
 
 
 def test_picture_has_a_curve_where_there_are_points():

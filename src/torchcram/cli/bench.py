@@ -193,6 +193,9 @@ def steps(
         int | None, typer.Option(min=1, help="Also the bytes of the state after a sequence of so many positions.")
     ] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="Compile the layers.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Other settings for all runs, e.g. task.length=8192 or batch=8.")
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """What trained runs cost: a training step, now and before release, a forward pass, a state."""
@@ -205,7 +208,7 @@ def steps(
 
     with told():
         prepare(device)
-        trainers = [load(path, device, compile=compile_) for path in runs]
+        trainers = [load(path, device, set_ or (), compile=compile_) for path in runs]
         timed = zip(runs, trainers, run(trainers, state_length=state_length), strict=True)
         rows = [{"what": path.name, **facts(trainer, path), **row} for path, trainer, row in timed]
         if str(json) != "-":

@@ -16,7 +16,7 @@ from torchcram.training.trained import restored
 
 
 def load(path: Path, device: str = "cpu", changes: Sequence[str] = (), *, compile: bool = False) -> Trainer:
-    """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task or model."""
+    """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task, model or batch."""
     return restored(path, device, changes, compile=compile, say=lambda text: Console(stderr=True).print(text))
 
 

@@ -43,11 +43,11 @@ def configure(
 
 
 def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
-    """A run's config for an evaluation under other settings: of the task and the model, nothing else."""
+    """A run's config for an evaluation under other settings: of the task, the model and the batch, nothing else."""
     settings, others = _split(changes)
     for name in others:
-        if not name.startswith("model."):
-            raise ValueError(f"--set {name}=… is not possible here; allowed: task.… and model.…")
+        if not name.startswith("model.") and name != "batch":
+            raise ValueError(f"--set {name}=… is not possible here; allowed: task.…, model.… and batch")
     config = config.override({"settings": {**config.settings, **settings}}).override(others)
     task = tasks.make(config.task, **config.settings)
     if (task.inputs, task.outputs) != (config.model.inputs, config.model.outputs):

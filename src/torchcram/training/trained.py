@@ -18,7 +18,7 @@ def restored(
     compile: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Trainer:
-    """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task or model."""
+    """The newest checkpoint of the run in a folder; with `a.b=c` changes of its task, model or batch."""
     folder = RunFolder(path)
     config = changed(folder.config, changes).override({"compile": compile})
     trainer = Trainer(config, device, say=say)

@@ -94,7 +94,7 @@ class _Turned(torch.autograd.Function):
 
 def _turned(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
     """Only the angles are put together: compiled, halves of x that are slow a kernel down several times."""
-    halves = x.view(*x.shape[:-1], 2, -1)
+    halves = x.reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
     other = halves.flip(-2)
     sines, cosines = torch.stack([-sine, sine], dim=-2), cosine.unsqueeze(-2)
     return (halves * cosines + other * sines).flatten(-2)

@@ -6,7 +6,7 @@ adds to what it is given, then the parts are joined, and a second walk writes th
 from the end, and works the decays out again.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -15,23 +15,10 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
 
-_THREADS = 32  # of a warp, which is a program
-
-
-class Walk(NamedTuple):
-    """How programs go along."""
-
-    block: int
-    """Channels of each."""
-    stretch: int
-    """Positions at a time."""
-    ahead: int
-    """Stretches that are on their way to the chip at the same time."""
-
-
-_CUT, _WHOLE = Walk(256, 8, 1), Walk(64, 32, 5)  # where sequences are cut, and where there are enough of them
-_PROGRAMS, _ENOUGH = 2048, 256  # that keep a GPU busy: with little on its way for each, and with much
-_PART = 32  # positions, at least
+_STRETCH, _BLOCK = 8, 256  # positions and channels at a time: a thread of a warp loads 16 bytes of each position
+_AHEAD = 3  # stretches that are on their way to the chip, or used, at the same time
+_PROGRAMS = 1024  # that keep a GPU busy
+_PART = 4 * _STRETCH  # positions, at least
 _JOINED, _BESIDE = 128, 32  # parts and channels at a time where parts are joined
 
 
@@ -63,16 +50,16 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
     states = torch.empty_like(x, memory_format=torch.contiguous_format)
     wide = torch.promote_types(x.dtype, torch.float32)
     last = x.new_empty(batch, width, dtype=wide)
-    walk, parts, part = _cut(batch, length, width)
-    grid = (batch * parts, triton.cdiv(width, walk.block))
+    block, parts, part = _cut(batch, length, width)
+    grid = (batch * parts, triton.cdiv(width, block))
     steps = _steps(x)
     with on_device(x):
         begins = initial
         if parts > 1:
             added, left = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
-            _scan_add[grid](x, rate, gap, added, left, length, width, *steps, part, parts, **_sizes(walk))
+            _scan_add[grid](x, rate, gap, added, left, length, width, *steps, part, parts, **_sizes(block))
             begins = _join(added, left, initial, backwards=False)
-        _scan_forward[grid](x, rate, gap, begins, states, last, length, width, *steps, part, parts, **_sizes(walk))
+        _scan_forward[grid](x, rate, gap, begins, states, last, length, width, *steps, part, parts, **_sizes(block))
     return states, last
 
 
@@ -90,9 +77,9 @@ def scan_rows_backward(
     batch, length, width = states.shape
     grad, rate, gap, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, _signed(gap, reset), initial))
     grad_initial = torch.empty_like(initial)
-    walk, parts, part = _cut(batch, length, width)
+    block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
-    grid = (batch * parts, triton.cdiv(width, walk.block))
+    grid = (batch * parts, triton.cdiv(width, block))
     wide = torch.promote_types(grad.dtype, torch.float32)
     given = grad_last.to(wide).contiguous()
     given_to = grad_x, grad_rate, grad_initial
@@ -100,10 +87,10 @@ def scan_rows_backward(
     with on_device(grad):
         if parts > 1:
             added, left = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
-            _scan_add_back[grid](grad, rate, gap, added, left, length, width, part, parts, **_sizes(walk))
+            _scan_add_back[grid](grad, rate, gap, added, left, length, width, part, parts, **_sizes(block))
             given = _join(added, left, given, backwards=True)
         _scan_backward[grid](
-            *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts), **_sizes(walk)
+            *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts), **_sizes(block)
         )
     return grad_rate.sum(1), grad_initial
 
@@ -130,21 +117,18 @@ def _steps(x: Tensor) -> tuple[int, int]:
     return x.stride(0), x.stride(1)
 
 
-def _cut(batch: int, length: int, width: int) -> tuple[Walk, int, int]:
-    """How programs walk, into how many parts a sequence is cut, and how many positions those have."""
-    if batch * triton.cdiv(width, _WHOLE.block) >= _ENOUGH:
-        return _WHOLE, 1, length
-    walk = _CUT._replace(block=min(_CUT.block, triton.next_power_of_2(width)))
-    wanted = triton.cdiv(batch * length * triton.cdiv(width, walk.block), _PROGRAMS)
-    part = max(_PART, triton.cdiv(wanted, walk.stretch) * walk.stretch)
+def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
+    """Channels of a program, into how many parts a sequence is cut, and how many positions those have."""
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    wanted = triton.cdiv(batch * length * triton.cdiv(width, block), _PROGRAMS)
+    part = max(_PART, triton.cdiv(wanted, _STRETCH) * _STRETCH)
     parts = triton.cdiv(length, part)
-    return (walk, parts, part) if parts > 1 else (walk, 1, length)
+    return (block, parts, part) if parts > 1 else (block, 1, length)
 
 
-def _sizes(walk: Walk) -> dict[str, Any]:
+def _sizes(block: int) -> dict[str, Any]:
     """What the kernels are compiled for."""
-    beside = max(1, walk.block // _THREADS)
-    return {"STRETCH": walk.stretch, "BLOCK": walk.block, "BESIDE": beside, "AHEAD": walk.ahead, "num_warps": 1}
+    return {"STRETCH": _STRETCH, "BLOCK": block, "AHEAD": _AHEAD, "num_warps": 1}
 
 
 @scan.register_fake
@@ -181,12 +165,6 @@ scan.register_autograd(_gradient, setup_context=_remember)
 def _after(decay, state, later_decay, later_state):
     """Two stretches after each other: how much of what came before is left, and what was added."""
     return decay * later_decay, state * later_decay + later_state
-
-
-@triton.jit
-def _channels(BLOCK: tl.constexpr, BESIDE: tl.constexpr):
-    """Those of a program; a thread has BESIDE that lie side by side, so that all positions of a stretch are its own."""
-    return tl.max_contiguous(tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), BESIDE)
 
 
 @triton.jit
@@ -247,7 +225,6 @@ def _scan_add(
     parts,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    BESIDE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """What a part adds to what it is given, and how much of that it leaves: both [B, parts, D].
@@ -255,7 +232,7 @@ def _scan_add(
     Rows of X are `row_step` apart, positions `step`.
     """
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    channel = _channels(BLOCK, BESIDE)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
     X += row * row_step
@@ -290,12 +267,11 @@ def _scan_forward(
     parts,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    BESIDE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """The states of a part that is GIVEN what came before it [B, parts, D], and of the last part the LAST [B, D]."""
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    channel = _channels(BLOCK, BESIDE)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
     carried = tl.load(GIVEN + (row * parts + number) * width + channel, mask=known, other=0.0).to(wide)
@@ -360,12 +336,11 @@ def _scan_add_back(
     parts,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    BESIDE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """g_t = grad_t + a_{t+1} g_{t+1}, from the end: what a part adds to the g after it, and what it leaves of that."""
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    channel = _channels(BLOCK, BESIDE)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
     GRAD += row * length * width
@@ -411,7 +386,6 @@ def _scan_backward(
     parts,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
-    BESIDE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """All g of a part that is GIVEN the one after it [B, parts, D], and what it adds to the rate's gradient.
@@ -419,7 +393,7 @@ def _scan_backward(
     a_t's gradient is g_t s_{t-1}. Rows of GRAD_X are `row_step` apart, positions `step`.
     """
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
-    channel = _channels(BLOCK, BESIDE)
+    channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)

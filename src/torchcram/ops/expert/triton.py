@@ -32,7 +32,7 @@ class Tile(NamedTuple):
 
 
 # Two programs share a processor: one writes while the other multiplies.
-_STEP = Tile(128, 128, 64, 8, 3, 128)
+_STEP = Tile(128, 128, 64, 4, 3)
 _STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
 _PROGRAMS = 264  # that sum gradients over positions
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions

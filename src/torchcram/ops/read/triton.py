@@ -19,7 +19,7 @@ LARGEST = 256
 """Largest size of a head that the kernels are made for."""
 _SHARED = 96 << 10  # bytes of a multiprocessor's memory to fill; all that CUDA GPUs of today have
 _MANY = 1024  # programs that keep a GPU busy
-_FULL = 4  # tiles of events that are worth a program of their own
+_FULL = 8  # tiles of events that are worth a program of their own
 _JOINED = 16  # rows whose pieces are put together, at most
 _PARTIAL = 1 << 26  # numbers that gradients of keys may have before they are summed
 
@@ -293,7 +293,7 @@ class Tiles(NamedTuple):
         }
 
 
-OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 64, 4, 3, 168), Tiles(64, 64, 4, 2), Tiles(32, 64, 4, 3)
+OF_ROWS, OF_EVENTS, OF_MASS = Tiles(64, 32, 4, 5), Tiles(32, 64, 4, 3, 168), Tiles(32, 64, 4, 3)
 
 
 def width(size: int) -> int:

@@ -20,9 +20,9 @@ from torchcram.ops.step.reading import read
 
 _DEPTH = 2048  # bytes of a row that are multiplied at a time
 _ROWS = (8, 16, 32)  # sequences of a program: the fewest for which there are not too many programs
-_PROGRAMS = 132  # that run side by side
+_PROGRAMS = 528  # that run side by side
 _WARP = 8 << 10  # bytes of a product's operands for each warp
-_WARPS = (4, 8)  # at least, at most
+_WARPS = (2, 4)  # at least, at most
 _JUDGES = 1024  # numbers of the quality's hidden layer at a time, of all sequences of a program
 _MEETING = 1024  # bytes of a row of u and of h that meet in registers, which are few
 _READING = 8  # warps of a program that reads
