@@ -2,7 +2,7 @@
 # How fast, against a compiled Transformer of the same size: bench-*.json for docs/performance.md.
 # Usage: speed.sh [FOLDER [PART...]], parts: whole (training steps and prefills) kernels decode breakdown scaling. The benchmarks
 # of a part compile side by side, JOBS at most, and are timed one at a time; what is done is not done again.
-# STAGES_OF: what the stages of scaling are timed for, by default "train prefill".
+# STAGES_OF and STAGES_AT: what the stages of scaling are timed for, and at which lengths.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
@@ -65,7 +65,7 @@ for part in $parts; do
         end "breakdown-*.json" bench-breakdown.json
         ;;
     scaling)
-        for length in 2048 131072; do
+        for length in ${STAGES_AT:-2048 131072}; do
             for what in ${STAGES_OF:-train prefill}; do
                 for stage in "all read everything" "few read everything" "all read a bounded buffer" \
                     "few read a bounded buffer" "few read a bounded buffer uncompiled"; do
