@@ -35,8 +35,6 @@ def test_rows_are_complete():
     assert [(row["batch"], row["length"]) for row in rows] == [(1, 16), (1, 40), (2, 16), (2, 40)]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["baseline_ms"] / row["ours_ms"])
-        share = min(1.0, row["baseline_share_of_bandwidth"] / 0.7)
-        assert row["counted_ratio"] == pytest.approx(share * row["ratio"])
         assert row["tokens_per_second"] == pytest.approx(1000 * row["batch"] / row["ours_ms"])
         assert row["baseline_share_of_bandwidth"] > 0
     assert rows[0]["state_bytes"] == rows[1]["state_bytes"], "whatever the context"

@@ -21,8 +21,6 @@ from torchcram.models.inputs import Batch
 from torchcram.models.recording import record
 from torchcram.results import Row
 
-ENOUGH = 0.7
-"""Share of a copy's bandwidth that a Transformer must reach to count; one that does not is counted as if it did."""
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 2048  # positions of a context fed at once
@@ -75,7 +73,6 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
     share = moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth
     return {
         **row,
-        "counted_ratio": float(str(row["ratio"])) * min(1.0, share / ENOUGH),
         "reads": ours.ledger().layer_reads,
         "tokens_per_second": 1000 * batch / float(str(row["ours_ms"])),
         "baseline_tokens_per_second": 1000 * batch / float(str(row["baseline_ms"])),

@@ -511,11 +511,12 @@ def performance(
     from torchcram import results
     from torchcram.cli.errors import told
     from torchcram.report import save
-    from torchcram.report.performance import NAMES, page, picture
+    from torchcram.report.performance import NAMES, by_hand, page, picture
 
     with told():
         paths = {name: folder / f"{file}.json" for name, file in NAMES.items()}
         files = {name: results.read(path) for name, path in paths.items() if path.is_file()}
         image = out.parent / "images" / "performance.svg"
-        save(out, page(files))
+        written = by_hand(out.read_text(encoding="utf-8")) if out.is_file() else ""
+        save(out, page(files, written))
         save(image, picture(files))

@@ -35,6 +35,10 @@ LONG, SHORT = 131_072, 2048
 RIVAL = "transformer"
 SOLVED = 0.99
 """Accuracy on novel keys from which on a buffer counts as large enough."""
+WRITTEN = "## What stands in the way"
+"""Heads the section of the page that is written by hand."""
+ENOUGH = 0.7
+"""Share of a copy's bandwidth that a Transformer must reach to count in decoding."""
 OVERHEAD = "choosing, listing and moving"
 """A kind of work in `bench breakdown`."""
 
@@ -109,7 +113,7 @@ def targets(files: Files) -> list[Target]:
         told = f"growth of a {name} of as many positions with length, exponent"
         out.append(Target(what=told, wanted=0.05, found=grown, most=True, form=plain))
     for batch, least in ((32, 80.0), (1, 4.0)):
-        found = _pick(files, "decode", "counted_ratio", length=LONG, batch=batch, slots=512)
+        found = _counted(files, batch)
         out.append(Target(what=f"decode after {LONG:,} positions, batch {batch}", wanted=least, found=found))
     long, brief = (_pick(files, "decode", "ours_ms", length=length, batch=32, slots=512) for length in (LONG, SHORT))
     flat = long / brief if long and brief else None
@@ -148,6 +152,18 @@ def growth(rows: Iterable[Row]) -> float | None:
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
+def _counted(files: Files, batch: int) -> float | None:
+    """How many times faster one more token is than a Transformer's, if that has at least `ENOUGH` of the bandwidth.
+
+    One that has less is counted as if it had that much.
+    """
+    ratio, share = (
+        _pick(files, "decode", key, length=LONG, batch=batch, slots=512)
+        for key in ("ratio", "baseline_share_of_bandwidth")
+    )
+    return ratio * min(1.0, share / ENOUGH) if ratio is not None and share is not None else None
+
+
 def _smallest(files: Files) -> Target:
     """Memory of a decoder with the smallest buffer that is large enough for SRCD."""
     enough = [
@@ -166,11 +182,13 @@ def _smallest(files: Files) -> Target:
 
 def _of_training(files: Files) -> list[Target]:
     """What concerns whole runs."""
-    moved = _pick(files, "breakdown", "share", model="cram", what="train", kind=OVERHEAD, length=SHORT)
+    moved, at = (
+        _pick(files, "breakdown", key, model="cram", what="train", kind=OVERHEAD) for key in ("share", "length")
+    )
     waits = _pick(files, "runs", "host_waits", model="cram")
     settled = _pick(files, "runs", "dense_to_settled", model="cram", length=8192)
     seconds, how = _ten_thousand_steps(files)
-    share = f"{OVERHEAD}: share of a training step"
+    share = f"{OVERHEAD}: share of a training step" + ("" if at is None else f", {at:,.0f} positions")
     return [
         Target(what=share, wanted=0.08, found=moved, most=True, form=plain),
         Target(what="waits of the host in a training step", wanted=0.0, found=waits, most=True, form=plain),
@@ -196,11 +214,18 @@ def _ten_thousand_steps(files: Files) -> tuple[float | None, str]:
     return spent + (10_000 - steps) * settled / 1000, f", by what steps take in a run of {steps:,.0f}"
 
 
-def page(files: Files) -> str:
-    """The whole page, in Markdown."""
+def by_hand(page: str) -> str:
+    """The last section of a page, which is not made but written; empty if there is none."""
+    _, heading, text = page.partition(f"\n{WRITTEN}\n")
+    return f"{heading}{text}"
+
+
+def page(files: Files, written: str = "") -> str:
+    """The whole page, in Markdown, with what was written `by_hand` at its end."""
     lines = (target.cells() for target in targets(files))
     sections = [_section(name, files[name]) for name in NAMES if name in files]
-    return _PAGE.format(targets=table(("what", "wanted", "found", "met"), lines), sections="\n\n".join(sections))
+    made = _PAGE.format(targets=table(("what", "wanted", "found", "met"), lines), sections="\n\n".join(sections))
+    return made + written
 
 
 def picture(files: Files) -> str:
@@ -239,7 +264,7 @@ def picture(files: Files) -> str:
 _COLUMNS = (
     *("what", "model", "preset", "seed", "stage", "store", "kind", "kernel", "length", "batch", "slots"),
     *("accuracy", "accuracy_novel", "reads", "opt", "compile"),
-    *("ours_ms", "baseline_ms", "ratio", "counted_ratio", "tokens_per_second", "baseline_tokens_per_second"),
+    *("ours_ms", "baseline_ms", "ratio", "tokens_per_second", "baseline_tokens_per_second"),
     *("share", "kernels", "share_of_bandwidth", "baseline_share_of_bandwidth"),
     *("dense_step_ms", "step_ms", "dense_to_settled", "forward_ms", "host_waits", "steps", "seconds"),
     *("solved_at", "seconds_to_solved", "few_reads_at", "seconds_to_few_reads"),
