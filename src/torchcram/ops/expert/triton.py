@@ -34,7 +34,8 @@ class Tile(NamedTuple):
 # Two programs share a processor: one writes while the other multiplies.
 _STEP = Tile(128, 128, 64, 4, 3)
 _STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
-_PROGRAMS = 264  # that sum gradients over positions
+_AHEAD = 4  # of them that are on their way to the chip, or used, at the same time
+_PROGRAMS = 132  # that sum gradients over positions: so many that all of them, for all channels, are at work at once
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
@@ -159,6 +160,7 @@ def advance_backward(
                 LAST=number == steps - 1,
                 STRETCH=_STRETCH,
                 CHANNELS=channels,
+                AHEAD=_AHEAD,
                 num_warps=_WARPS,
             )
         g.addmm_(inner[number].view(rows, width), weight)
@@ -303,6 +305,7 @@ def _euler_slope(
     LAST: tl.constexpr,
     STRETCH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """INNER, the gradient of W h + drive in a step, and what the gate's gradients sum up to; of a few channels.
 
@@ -314,7 +317,7 @@ def _euler_slope(
     known = channel < width
     by_weight = tl.zeros((STRETCH, CHANNELS), tl.float32)  # summed over positions once, at the end
     by_bias = tl.zeros((STRETCH, CHANNELS), tl.float32)
-    for begin in range(first * STRETCH, rows, tl.num_programs(0) * STRETCH):
+    for begin in tl.range(first * STRETCH, rows, tl.num_programs(0) * STRETCH, num_stages=AHEAD):
         at = (begin + tl.arange(0, STRETCH)).to(tl.int64)
         inside = at < rows
         mask = inside[:, None] & known[None, :]
