@@ -58,7 +58,7 @@ def test_losses_are_means_over_the_reads_computed():
     recalled = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [9.0, 9.0]]], requires_grad=True)
     found = reading([1, 3, 0], [True, True, False], [[0.0, 0.0], [0.0, 5.0], [7.0, 7.0]])
     exact = torch.tensor([[0.25, 0.75, 0.5]])
-    estimate = torch.tensor([[3.0, 0.4, 3.0, -0.2]], requires_grad=True)
+    estimate = torch.tensor([[0.4, -0.2, 3.0]], requires_grad=True)
     losses = consolidation_losses(recalled, found, exact, estimate, estimator(), counts(found))
     assert losses["consolidation"].item() == pytest.approx((1 + 9) / 2 / 8)
     expected = (cross_entropy(0.4, 0.25) + cross_entropy(-0.2, 0.75)) / 2
@@ -68,11 +68,11 @@ def test_losses_are_means_over_the_reads_computed():
     (losses["consolidation"] + losses["quality"]).backward()
     assert found.value.grad is None, "reads are taught from, never taught"
     assert recalled.grad[0].ne(0).any(-1).tolist() == [True, True, False]
-    assert estimate.grad[0].ne(0).tolist() == [False, True, False, True]
+    assert estimate.grad[0].ne(0).tolist() == [True, True, False]
 
 
 def test_no_reads_cost_nothing():
-    recalled, estimate = torch.ones(1, 0, 2, requires_grad=True), torch.ones(1, 3, requires_grad=True)
+    recalled, estimate = torch.ones(1, 0, 2, requires_grad=True), torch.ones(1, 0, requires_grad=True)
     nothing = Reading(
         Rows(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.bool)),
         NOTHING,
@@ -83,7 +83,7 @@ def test_no_reads_cost_nothing():
     losses = consolidation_losses(recalled, nothing, torch.zeros(1, 0), estimate, estimator(), counts(nothing))
     assert [x.item() for x in losses.values()] == [0.0, 0.0]
     sum(losses.values()).backward()
-    assert (estimate.grad == 0).all()
+    assert recalled.grad.shape == recalled.shape
 
 
 def written(priority: list[float], admitted: list[bool], known: list[bool] | None = None) -> tuple[Written, Tensor]:

@@ -47,7 +47,7 @@ def test_the_estimate_learns_but_does_not_shape_what_it_sees(positions):
     u, active = torch.randn(positions, WIDTH, requires_grad=True), torch.rand(positions, 3, requires_grad=True)
 
     def logit() -> torch.Tensor:
-        return quality.logit(u, up(active), active, up)
+        return quality.logit(u, active, up)
 
     first = logit()
     first.sum().backward()
@@ -62,8 +62,8 @@ def test_the_estimate_learns_but_does_not_shape_what_it_sees(positions):
 def test_the_estimate_of_many_positions_is_that_of_each():
     quality, up = estimator(), torch.nn.Linear(3, WIDTH, bias=False)
     u, active = torch.randn(100, WIDTH), torch.rand(100, 3)
-    one_by_one = [quality.logit(u[i : i + 1], up(active[i : i + 1]), active[i : i + 1], up) for i in range(100)]
-    torch.testing.assert_close(quality.logit(u, up(active), active, up), torch.cat(one_by_one))
+    one_by_one = [quality.logit(u[i : i + 1], active[i : i + 1], up) for i in range(100)]
+    torch.testing.assert_close(quality.logit(u, active, up), torch.cat(one_by_one))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -18,6 +18,7 @@ from torchcram.config import (
 )
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, nothing_before, smooth
+from torchcram.memory.foresight import Foresight
 from torchcram.memory.joint import Map, side_by_side
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
@@ -114,7 +115,7 @@ class Block(nn.Module):
         self.norm_memory = nn.RMSNorm(width)
         self.working = WorkingMemory(width, working)
         rank = semantic.rank or router.hidden
-        self.predictor = nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
+        self.predictor = Foresight(width, rank)
         self.episodic = EpisodicMemory(width, episodic) if episodic is not None else None
         taps = episodic.convolution if episodic is not None else 1
         self.index = ContradictionIndex(width, contradiction, witnesses, taps) if contradiction is not None else None
@@ -191,7 +192,7 @@ class Block(nn.Module):
         u = narrow(self.norm_memory(x))
         h, working_state = self.working.advance(u, timeline, state.working)
         context, from_working = self._of_working(h)
-        surprise, prediction = self._surprise(u, h, timeline, state.prediction)
+        surprise, prediction = self.predictor.surprise(u, h, timeline, state.prediction)
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
             before, recent = timeline.previous(u, state.recent)
@@ -199,7 +200,6 @@ class Block(nn.Module):
             if self.index is not None:
                 taps = torch.cat([u.unsqueeze(2), before], dim=2)
         active, to_router, to_priority = self._of_tokens(u, seen)
-        recalled = self.semantic.up(active) if self.semantic is not None else None
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
@@ -218,19 +218,20 @@ class Block(nn.Module):
             else:
                 store = Store.open(self.episodic, *offered, guidance, keep_all=policy.keep_all)
 
-        reading, estimate = None, None
-        if self.quality is None or self.semantic is None or active is None or recalled is None:
+        reading = None
+        if self.quality is None or self.semantic is None or active is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
             reading = store.read(timeline.mask, None, None, room, keep=keep_state)
-            true = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
+            true = self.quality.exact(self.semantic(gather_rows(u, reading.rows)), reading.value)
             quality = scatter_rows(true, reading.rows, x.shape[1])
         else:
-            estimate = self.quality.logit(u, recalled, active, self.semantic.up)
-            quality = torch.sigmoid(estimate.detach())
+            # It learns from tokens that read, for which it is made once more.
+            with torch.no_grad():
+                quality = torch.sigmoid(self.quality.logit(u, active, self.semantic.up))
         norm = wide(h.detach()).square().mean(-1).sqrt()
         logits = self.router(to_router, timeline.log_gap, norm, quality, surprise.detach())
-        able = (True, store is not None, recalled is not None)
+        able = (True, store is not None, active is not None)
         hits = guidance.hits if guidance is not None else None
         chance = policy.audit if guidance is None else guidance.chance
         worth = None
@@ -251,15 +252,21 @@ class Block(nn.Module):
                     readers = readers | scatter_rows(guidance.witnesses.valid, guidance.witnesses, x.shape[1])
             reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
-        exact = None
-        if self.quality is not None and recalled is not None and reading is not None:
+        recalled, judged, exact = None, None, None
+        if self.semantic is not None and self.quality is not None and reading is not None:
+            # What they learn from reads shapes these two alone, not the tokens that are recalled from.
+            token = gather_rows(u, reading.rows).detach()
+            thought = self.semantic.active(token)
+            recalled = self.semantic.up(thought)
             if self.training:
                 self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
-            exact = self.quality.exact(gather_rows(recalled, reading.rows), reading.value)
+                judged = None if self.exact else self.quality.logit(token, thought, self.semantic.up)
+            exact = self.quality.exact(recalled, reading.value)
 
         x = x + context
-        if recalled is not None:
-            x = x + weights[..., SEMANTIC, None] * recalled
+        if self.semantic is not None and active is not None:
+            # Whether a token recalls is decided while its thought is narrow: r^S need not be kept for the way back.
+            x = x + self.semantic.up(weights[..., SEMANTIC, None] * active)
         if reading is not None:
             share = weights[..., EPISODIC]
             if policy.audit > 0 and not policy.trial:
@@ -283,13 +290,11 @@ class Block(nn.Module):
             assert not isinstance(store, Slots)
             written = store.written if store is not None else None
             counts = Counts.of(mask, reading, written, padded=timeline.padded)
-            losses["uncertainty"] = timeline.clean(surprise).sum() / counts.tokens
+            losses["uncertainty"] = self.predictor.loss(u, h, surprise, timeline, state.prediction, counts.tokens)
             if store is not None and reading is not None:
                 known = quality
-                if self.semantic is not None and self.quality is not None and exact is not None:
-                    # Consolidation shapes semantic memory alone, not the tokens it recalls from.
-                    recall = self.semantic(gather_rows(u, reading.rows).detach())
-                    losses |= consolidation_losses(recall, reading, exact, estimate, self.quality, counts)
+                if self.quality is not None and recalled is not None and exact is not None:
+                    losses |= consolidation_losses(recalled, reading, exact, judged, self.quality, counts)
                     known = best_quality(quality, exact, reading)
                 if valued is not None and worth is not None:
                     losses["utility"] = valued
@@ -386,7 +391,7 @@ class Block(nn.Module):
         change = reading.value
         if recalled is not None:
             recalls = gather_rows(decision.instead == SEMANTIC, rows)
-            change = change - recalls.unsqueeze(-1) * gather_rows(recalled, rows)
+            change = change - recalls.unsqueeze(-1) * recalled
         estimate = torch.ones_like(change[..., 0]) if worth is None else gather_rows(worth, rows)
         tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
         return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
@@ -419,10 +424,3 @@ class Block(nn.Module):
             return outward(h), self.episodic.of_working(h)
         context, priority = side_by_side(h, outward, self.episodic.of_working)
         return context, priority
-
-    def _surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """How badly each input was predicted from the position before [B, N], and what to predict the next from."""
-        down, up = self.predictor
-        # What is narrow is carried to the next position, not what is made of it.
-        before, carried = timeline.previous(down(h.detach()), carried)
-        return wide(u.detach() - up(before.squeeze(2))).square().mean(-1), carried

@@ -11,7 +11,7 @@ from torchcram import processes
 from torchcram.memory.episodic import Reading, Written
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision
-from torchcram.ops import gather_rows, scatter_rows
+from torchcram.ops import scatter_rows
 
 
 class Counts(NamedTuple):
@@ -55,7 +55,7 @@ def consolidation_losses(
 ) -> dict[str, Tensor]:
     """`consolidation`, |r^S - sg(r^E)|² in units of the reads' mean square (eq. 5), and `quality`, q̂ against q.
 
-    recalled [B, R, D] is r^S and exact [B, R] the q of the rows read, estimate [B, N] the logit of q̂. Means over all
+    recalled [B, R, D] is r^S, exact and estimate [B, R] the q of the rows read and the logit of q̂. Means over all
     reads computed, audits included, so that the lesson goes on after a pattern's reads have stopped.
     """
     rows = reading.rows
@@ -65,7 +65,7 @@ def consolidation_losses(
     unit = estimator.reads.mean_square.clone().clamp_min(torch.finfo(torch.float32).tiny)
     losses = {"consolidation": (weight * distance).sum() / unit}
     if estimate is not None:
-        error = nn.functional.binary_cross_entropy_with_logits(gather_rows(estimate, rows), exact, reduction="none")
+        error = nn.functional.binary_cross_entropy_with_logits(estimate, exact, reduction="none")
         losses["quality"] = (weight * error).sum()
     return losses
 

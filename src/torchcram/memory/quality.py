@@ -32,17 +32,17 @@ class QualityEstimator(nn.Module):
         own, other = torch.split(self.hidden.weight, up.weight.shape[0], dim=1)
         return Map(own, self.hidden.bias), Map(other @ up.weight.detach())
 
-    def logit(self, u: Tensor, recalled: Tensor, active: Tensor, up: nn.Linear) -> Tensor:
-        """The estimate before its sigmoid, [...], from u and r^S [..., D], which it sees but does not shape.
+    def logit(self, u: Tensor, active: Tensor, up: nn.Linear) -> Tensor:
+        """The estimate before its sigmoid, [...], from u [..., D] and r^S, which it sees but does not shape.
 
         r^S is what `up` makes of `active` [..., R].
         """
-        u = u.detach()
+        u, active = u.detach(), active.detach()
         if active.numel() > up.weight.numel():
             # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
             of_token, of_active = self.maps(up)
-            hidden = of_token(u) + of_active(active.detach())
+            hidden = of_token(u) + of_active(active)
         else:
-            hidden = joint(self.hidden, u, recalled.detach())
+            hidden = joint(self.hidden, u, nn.functional.linear(active, up.weight.detach()))
         estimate: Tensor = self.score(nn.functional.relu(hidden))
         return estimate.squeeze(-1)
