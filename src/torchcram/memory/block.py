@@ -28,7 +28,7 @@ from torchcram.memory.losses import (
     priority_loss,
     routing_losses,
 )
-from torchcram.memory.moments import narrow, wide
+from torchcram.memory.precision import Norm, narrow, wide
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -112,7 +112,7 @@ class Block(nn.Module):
         """
         super().__init__()
         width = block.width
-        self.norm_memory = nn.RMSNorm(width)
+        self.norm_memory = Norm(width)
         self.working = WorkingMemory(width, working)
         rank = semantic.rank or router.hidden
         self.predictor = Foresight(width, rank)
@@ -128,7 +128,7 @@ class Block(nn.Module):
             guided=guided or contradiction is not None,
         )
         hidden = block.feed_forward
-        self.norm_feed = nn.RMSNorm(width) if hidden else None
+        self.norm_feed = Norm(width) if hidden else None
         self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) if hidden else None
 
     def initial_state(self, batch: int) -> BlockState:

@@ -239,7 +239,7 @@ class ContradictionIndex(nn.Module):
             checked=checked,
             surprising=surprising,
             pairs=pairs,
-            state=self._keep(entries, timeline.start.sum(1, keepdim=True)) if keep else None,
+            state=self._keep(entries, timeline.start.sum(1, keepdim=True), state.code.dtype) if keep else None,
         )
 
     def loss(
@@ -323,13 +323,13 @@ class ContradictionIndex(nn.Module):
         past = torch.maximum(torch.where(begins, before, 0).cummax(1).values, before - self.config.entries)
         return past, torch.where(here.known | here.asks, before, 0)
 
-    def _keep(self, entries: _Entries, sequence: Tensor) -> IndexState:
-        """The last entries of the sequence [B, 1] that goes on."""
+    def _keep(self, entries: _Entries, sequence: Tensor, dtype: torch.dtype) -> IndexState:
+        """The last entries of the sequence [B, 1] that goes on; codes as wide as before."""
         number = entries.number
         recent = number > number.amax(1, keepdim=True) - self.config.entries if number.shape[1] else number > 0
         rows = compact((number > 0) & recent & (entries.sequence == sequence))
         return IndexState(
-            code=gather_rows(entries.code, rows).to(self.coding.weight.dtype),
+            code=gather_rows(entries.code, rows).to(dtype),
             position=gather_rows(entries.position, rows).masked_fill(~rows.valid, -1),
             dead=gather_rows(entries.dies != _NEVER, rows),
         )

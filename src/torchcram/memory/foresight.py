@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from torchcram.memory.moments import wide
+from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
 
 _LESSON = 8192  # positions of a call, at most, that the prediction learns from: so small a map needs no more

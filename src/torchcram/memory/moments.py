@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram import processes
+from torchcram.memory.precision import wide
 
 
 class RunningMoments(nn.Module):
@@ -42,14 +43,3 @@ class RunningMoments(nn.Module):
             torch.where(counts, torch.lerp(wide(self.mean_square), square, step), wide(self.mean_square))
         )
         self.seen += counts
-
-
-def narrow(x: Tensor) -> Tensor:
-    """As autocast would have it: whoever uses it in products would narrow it anyway, and the others read half."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
-
-
-def wide(x: Tensor) -> Tensor:
-    """At least float32: sums of squares need it."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

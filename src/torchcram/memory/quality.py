@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from torchcram.config import RouterConfig
 from torchcram.memory.joint import Map, joint
-from torchcram.memory.moments import RunningMoments, wide
+from torchcram.memory.moments import RunningMoments
+from torchcram.memory.precision import wide
 
 
 class QualityEstimator(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcram.memory.contradiction import Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, Written
 from torchcram.memory.lessons import Evidence
-from torchcram.memory.moments import wide
+from torchcram.memory.precision import wide
 from torchcram.memory.state import EpisodicState
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import KNOWN, Rows, compact

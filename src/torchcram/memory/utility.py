@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchcram import processes
 from torchcram.config import RouterConfig
 from torchcram.memory.joint import joint
-from torchcram.memory.moments import wide
+from torchcram.memory.precision import wide
 from torchcram.ops import Rows
 
 STEEP = 10.0

@@ -16,6 +16,9 @@ class WorkingMemory(nn.Module):
     h ← h + σ(W_τ log(1 + Δτ_t)) ⊙ tanh(W_1 h + W_2 u_t) / K, and W_o h goes to the residual stream.
     """
 
+    NARROW = ("recurrent",)
+    """See `precision.narrowly`."""
+
     def __init__(self, width: int, config: WorkingConfig) -> None:
         super().__init__()
         self.config = config

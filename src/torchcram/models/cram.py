@@ -23,6 +23,7 @@ from torchcram.memory import (
     Guidance,
     RoutingPolicy,
     Timeline,
+    narrowly,
 )
 from torchcram.memory.state import TensorTree
 from torchcram.memory.store import Room
@@ -147,7 +148,8 @@ class Cram(SequenceModel[BlockOutput, CramState]):
                 forced = dense if number in self.config.episodic_layers else None
                 if policy.actions is not None:
                     forced = policy.actions[..., number]
-                layer: BlockOutput = block(
+                layer: BlockOutput = narrowly(
+                    block,
                     x,
                     timeline,
                     memory,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import InputConfig
+from torchcram.memory.precision import narrow
 
 Inputs = Tensor | Mapping[str, Tensor]
 
@@ -53,7 +54,6 @@ class Encoder(nn.Module):
         gap = (batch.dt / self.time_unit).unsqueeze(-1)
         phase = gap * self.frequencies
         dtype = self.gap.weight.dtype
-        # The residual stream keeps the weights' precision where products are rounded (autocast).
         x: Tensor = self.gap(torch.cat([gap.log1p(), phase.sin(), phase.cos()], dim=-1).to(dtype)).to(dtype)
         for name, ids in batch.tokens.items():
             x = x + self.tokens[f"{name}_ids"](ids)
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
                 x = x + self.measured((~missing).to(x.dtype))
                 values = values.masked_fill(missing, 0)
             x = x + self.channels(values)
-        return x
+        return narrow(x)
 
 
 def arrange(

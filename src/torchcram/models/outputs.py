@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import OutputConfig
+from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
 
 
@@ -46,6 +47,7 @@ class Heads(nn.Module):
 
 def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tensor]:
     batch, length, width = x.shape
+    narrow, x = x.dtype, wide(x)
     # A row's sequences are numbered from 0; unless one starts at its first real position, 0 is the one carried on.
     before_any = timeline.mask.cumsum(1) - timeline.mask.long() == 0
     begins = (timeline.start & before_any).any(1, keepdim=True)
@@ -55,8 +57,8 @@ def _means(x: Tensor, timeline: Timeline, pooled: Tensor) -> tuple[Tensor, Tenso
     sums = x.new_zeros(batch, groups, width).scatter_add(1, index, x)  # x is 0 at padding
     counts = x.new_zeros(batch, groups).scatter_add(1, number, timeline.mask.to(x.dtype))
     first = torch.nn.functional.pad((~begins).to(x.dtype), (0, groups - 1))  # [B, G]: 1 where a sum is carried on
-    sums = sums + first.unsqueeze(-1) * pooled.unsqueeze(1)
+    sums = sums + first.unsqueeze(-1) * wide(pooled).unsqueeze(1)
     counts = counts + first * timeline.position[:, :1].to(x.dtype)
-    means = sums / counts.clamp_min(1).unsqueeze(-1)
+    means = (sums / counts.clamp_min(1).unsqueeze(-1)).to(narrow)
     last = sums.gather(1, number[:, -1:].unsqueeze(-1).expand(batch, 1, width)).squeeze(1)
-    return (means if timeline.packed else means.squeeze(1)), last
+    return (means if timeline.packed else means.squeeze(1)), last.to(pooled.dtype)

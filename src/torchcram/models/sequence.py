@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchcram.config import ModelConfig
 from torchcram.ledger import Ledger, count
-from torchcram.memory import RoutingPolicy, Timeline
+from torchcram.memory import Norm, RoutingPolicy, Timeline
 from torchcram.memory.state import SequenceState, TensorTree
 from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
@@ -150,7 +150,7 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
         width = config.block.width
         self.encoder = Encoder(width, config.inputs, config.time_unit)
         self.blocks = nn.ModuleList(self.make_blocks())
-        self.norm = nn.RMSNorm(width)
+        self.norm = Norm(width)
         self.heads = Heads(width, config.outputs)
         self.check_values = True
         """Look at the values of inputs (ranges, NaN) and refuse bad ones; off saves a GPU from waiting."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig
-from torchcram.memory import Timeline
+from torchcram.memory import Norm, Timeline
 from torchcram.memory.episodic import nothing_before
 from torchcram.models.baselines.lookback import Turn, empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
@@ -32,7 +32,7 @@ class SelectiveSpace(nn.Module):
         _match_pairs(self.inward.weight, self.taps, 2 * inner, inner, space.size)
         self.decay = _Decay(self.heads)
         self.skip = nn.Parameter(torch.ones(self.heads))
-        self.norm = nn.RMSNorm(inner)
+        self.norm = Norm(inner)
         self.outward = nn.Linear(inner, width, bias=False)
 
     def initial_state(self, batch: int) -> MixerState:
@@ -119,7 +119,7 @@ class Switch(nn.Module):
         self.tap_bias = nn.Parameter(torch.zeros(3 * width))
         _match_pairs(self.inward.weight, self.taps, width, 0, width)
         self.decay = _Decay(self.heads)
-        self.norm = nn.RMSNorm(width)
+        self.norm = Norm(width)
         self.outward = nn.Linear(width, width, bias=False)
         self.turn = Turn(config.attention, width // self.heads)
 

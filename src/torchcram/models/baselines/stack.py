@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, OutputConfig
 from torchcram.config.baseline import CATEGORIES
-from torchcram.memory import RoutingPolicy, Timeline
+from torchcram.memory import Norm, RoutingPolicy, Timeline, narrowly
 from torchcram.memory.losses import Counts
 from torchcram.memory.state import TensorTree
 from torchcram.models.baselines.adaptive import Boat, Depth, Uncertain
@@ -46,13 +46,13 @@ class BaselineBlock(nn.Module):
     def __init__(self, config: BaselineConfig, layer: int) -> None:
         super().__init__()
         width = config.block.width
-        self.norm_mixer = nn.RMSNorm(width)
+        self.norm_mixer = Norm(width)
         self.mixer = cast(Mixer, _mixer(config, layer))
         if isinstance(self.mixer, Uncertain):
-            self.norm_early, self.norm_attention = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.norm_early, self.norm_attention = Norm(width), Norm(width)
             self.early = Heads(width, [o for o in config.outputs if o.kind != "classification"])
         hidden = config.block.feed_forward
-        self.norm_feed = nn.RMSNorm(width) if hidden else None
+        self.norm_feed = Norm(width) if hidden else None
         self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) if hidden else None
 
     def initial_state(self, batch: int) -> MixerState:
@@ -152,7 +152,7 @@ class Baseline(SequenceModel[BaselineLayer, BaselineState]):
             )
         layers: list[BaselineLayer] = []
         for block, state in zip(self.blocks, states, strict=True):
-            layers.append(block(x, timeline, state, keep_state=keep_state, asked=policy.asked))
+            layers.append(narrowly(block, x, timeline, state, keep_state=keep_state, asked=policy.asked))
             x = layers[-1].x
         return layers
 

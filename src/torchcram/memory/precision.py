@@ -1,0 +1,68 @@
+"""How wide numbers are: narrow in products, as autocast has it, and float32 at least in long sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+def narrow(x: Tensor) -> Tensor:
+    """As autocast would have it: whoever uses it in products would narrow it anyway, and the others read half."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums of squares need it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class Norm(nn.RMSNorm):
+    """x [..., D] divided by the root of its mean square, times a weight; as narrow as x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def narrowly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What a module makes of its arguments; under autocast with weights that are made narrow all at once.
+
+    Autocast narrows each where it is used, which is a kernel for each, and one for each of their gradients. Those of
+    linear maps and norms are, and what a module says in `NARROW`; shards of weights are left to who puts them together.
+    """
+    names, weights = [], []
+    for owner_name, owner in module.named_modules():
+        mine = ("weight", "bias") if isinstance(owner, nn.Linear | nn.RMSNorm) else getattr(owner, "NARROW", ())
+        for name in mine:
+            weight = getattr(owner, name, None)
+            if type(weight) is nn.Parameter and weight.dtype == torch.float32:
+                names.append(".".join(filter(None, (owner_name, name))))
+                weights.append(weight)
+    kind = weights[0].device.type if weights else "cpu"
+    if not weights or not torch.is_autocast_enabled(kind):
+        return module(*args, **kwargs)
+    made = _Narrowed.apply(torch.get_autocast_dtype(kind), *weights)  # type: ignore[no-untyped-call]
+    found = (new if old.requires_grad else new.detach() for old, new in zip(weights, made, strict=True))
+    return functional_call(module, dict(zip(names, found, strict=True)), args, kwargs, tie_weights=False)
+
+
+class _Narrowed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # weights that nothing learned from in a step have none
+        return _copied(weights, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        known = iter(_copied([grad for grad in grads if grad is not None], torch.float32))
+        return None, *(None if grad is None else next(known) for grad in grads)
+
+
+def _copied(given: tuple[Tensor, ...] | list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    copies = [torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format) for x in given]
+    if copies:
+        torch._foreach_copy_(copies, list(given))
+    return tuple(copies)
