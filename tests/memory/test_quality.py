@@ -44,15 +44,15 @@ def test_no_gradient_flows_through_the_exact_quality():
 @pytest.mark.parametrize("positions", [1, 100])
 def test_the_estimate_learns_but_does_not_shape_what_it_sees(positions):
     quality, up = estimator(), torch.nn.Linear(3, WIDTH, bias=False)
-    u, active = torch.randn(positions, WIDTH, requires_grad=True), torch.rand(positions, 3, requires_grad=True)
+    u, thought = (torch.randn(1, positions, size, requires_grad=True) for size in (WIDTH, 3))
 
     def logit() -> torch.Tensor:
-        return quality.logit(u, active, up)
+        return quality.logit(u, thought, up)
 
     first = logit()
     first.sum().backward()
     assert u.grad is None
-    assert active.grad is None
+    assert thought.grad is None
     assert up.weight.grad is None
     assert all((p.grad != 0).any() for p in quality.parameters())
     up.weight.data += 1
@@ -61,9 +61,9 @@ def test_the_estimate_learns_but_does_not_shape_what_it_sees(positions):
 
 def test_the_estimate_of_many_positions_is_that_of_each():
     quality, up = estimator(), torch.nn.Linear(3, WIDTH, bias=False)
-    u, active = torch.randn(100, WIDTH), torch.rand(100, 3)
-    one_by_one = [quality.logit(u[i : i + 1], active[i : i + 1], up) for i in range(100)]
-    torch.testing.assert_close(quality.logit(u, active, up), torch.cat(one_by_one))
+    u, thought = torch.randn(1, 100, WIDTH), torch.randn(1, 100, 3)
+    one_by_one = [quality.logit(u[:, i : i + 1], thought[:, i : i + 1], up) for i in range(100)]
+    torch.testing.assert_close(quality.logit(u, thought, up), torch.cat(one_by_one, dim=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -15,7 +15,21 @@ from torch import Tensor
 
 from torchcram import CramConfig
 from torchcram.models import Cram, Decoder
-from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops import (
+    Events,
+    Given,
+    Rows,
+    choice,
+    compact,
+    decay_scan,
+    episodic_read,
+    estimate,
+    expert,
+    expiry,
+    hashed,
+    surprise,
+    use,
+)
 from torchcram.ops.rows import following
 
 triton = pytest.importorskip("triton")
@@ -128,6 +142,23 @@ def test_read(compiled, rows, many, pointed, dtype, monkeypatch):
             if name.startswith(("_read_forward", "_read_mass", "_read_backward")):
                 assert "wgmma" in kernel.asm["ptx"], name
                 assert "cp.async" in kernel.asm["ptx"], name
+
+
+def test_what_is_known_before_a_read(compiled):
+    rank = WIDTH // 4
+    u, up = normal(BATCH, LENGTH, WIDTH), normal(WIDTH, rank)
+    narrow, weight = normal(BATCH, LENGTH, 2 * rank), normal(rank, rank)
+    own, thought = narrow.chunk(2, dim=-1)
+    with torch.no_grad():
+        surprise(u, own, normal(BATCH, 1, rank), up)
+        estimate(own, thought, weight, weight[0], normal(1))
+    for name in ("_surprise", "_estimate"):
+        assert "wgmma" in compiled[name].asm["ptx"], name
+    inputs = [normal(BATCH, LENGTH, 32), normal(32, 4), normal(3, 32), normal(3)]
+    both_ways(choice(inputs[0], torch.randn(BATCH, LENGTH, 4), *inputs[1:]), inputs)
+    assert set(compiled) == {"_surprise", "_estimate", "_forward", "_backward"}
+    for name, kernel in compiled.items():
+        assert spilled(kernel) == 0, f"{name} keeps numbers in memory that should be in registers"
 
 
 def test_what_belongs_to_no_memory(compiled):

@@ -13,7 +13,21 @@ import torch
 from torch import Tensor
 
 from torchcram.memory import Timeline
-from torchcram.ops import Events, Given, Rows, compact, decay_scan, episodic_read, expert, expiry, hashed, use
+from torchcram.ops import (
+    Events,
+    Given,
+    Rows,
+    choice,
+    compact,
+    decay_scan,
+    episodic_read,
+    estimate,
+    expert,
+    expiry,
+    hashed,
+    surprise,
+    use,
+)
 from torchcram.ops.rows import following
 
 pytestmark = pytest.mark.gpu
@@ -265,6 +279,65 @@ def test_what_the_kernels_are_not_made_for_runs_all_the_same(size):
         states, _ = decay_scan(x, rate, gap, torch.zeros(1, 3, dtype=torch.bool, device=DEVICE), x[:, 0])
         (gradient,) = torch.autograd.grad(states.sum(), gap)
     assert (gradient < 0).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("batch", "length", "width", "rank"), [(2, 1, 16, 16), (3, 70, 33, 5), (1, 300, 64, 32), (5, 130, 80, 128)]
+)
+@torch.no_grad()
+def test_surprise(batch, length, width, rank, dtype):
+    """Rows that begin within a tile are foretold by what is carried; widths and ranks of any size."""
+    generator = torch.Generator().manual_seed(length)
+    u, told, carried, up = (
+        torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+        for shape in ((batch, length, width), (batch, length, rank), (batch, 1, rank), (width, rank))
+    )
+    with use("fast"):
+        expected = surprise(*(x.double() for x in (u, told, carried, up)))
+    with use("triton"):
+        found = surprise(u, told, carried, up)
+    assert found.dtype == torch.float32
+    close("surprise", found, expected, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("batch", "length", "rank", "hidden"), [(1, 1, 3, 5), (2, 90, 32, 32), (3, 50, 128, 96)])
+@torch.no_grad()
+def test_estimate(batch, length, rank, hidden, dtype):
+    """Thoughts may be some columns of a wider tensor."""
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
+
+    wide = draw(batch, length, rank + 11)
+    given = draw(batch, length, hidden), wide[..., 3 : 3 + rank], draw(hidden, rank), draw(hidden), draw(1)
+    with use("fast"):
+        expected = estimate(*(x.double() for x in given))
+    with use("triton"):
+        found = estimate(*given)
+    assert found.dtype == torch.float32
+    close("estimate", found, expected, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("batch", "length", "hidden"), [(1, 1, 1), (2, 200, 32), (3, 171, 20), (1, 513, 64)])
+def test_choice(batch, length, hidden, dtype):
+    """Tokens may be some columns of a wider tensor, and weights those of a wider matrix; numbers get no gradient."""
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    numbers = draw(batch, length, 4).to(DEVICE).requires_grad_()
+
+    def run(wide: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
+        found = choice(wide[..., 5 : 5 + hidden], numbers.to(out.dtype), first[:, :4], out, bias)
+        return (found,)
+
+    compare(run, [draw(batch, length, hidden + 9), draw(hidden, 12), draw(3, hidden), draw(3)], [], dtype)
+    assert numbers.grad is None
 
 
 def test_hashed():

@@ -28,7 +28,7 @@ from torchcram.memory.losses import (
     priority_loss,
     routing_losses,
 )
-from torchcram.memory.precision import Norm, narrow, wide
+from torchcram.memory.precision import Norm, narrow
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, SEMANTIC, Decision, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -190,16 +190,16 @@ class Block(nn.Module):
         state = self.initial_state(x.shape[0]) if state is None else state
         x = timeline.clean(x)
         u = narrow(self.norm_memory(x))
-        h, working_state = self.working.advance(u, timeline, state.working)
-        context, from_working = self._of_working(h)
-        surprise, prediction = self.predictor.surprise(u, h, timeline, state.prediction)
+        h, working_state, square = self.working.advance(u, timeline, state.working)
+        context, from_working, told = self._of_working(h)
+        surprise, prediction = self.predictor.surprise(u, h, timeline, state.prediction, told)
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
             before, recent = timeline.previous(u, state.recent)
             seen = smooth(u, before, self.episodic.taps)
             if self.index is not None:
                 taps = torch.cat([u.unsqueeze(2), before], dim=2)
-        active, to_router, to_priority = self._of_tokens(u, seen)
+        thought, judged, to_router, to_priority = self._of_tokens(u, seen)
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
@@ -219,7 +219,7 @@ class Block(nn.Module):
                 store = Store.open(self.episodic, *offered, guidance, keep_all=policy.keep_all)
 
         reading = None
-        if self.quality is None or self.semantic is None or active is None:
+        if self.quality is None or self.semantic is None or thought is None:
             quality = torch.zeros_like(surprise)
         elif self.exact and store is not None:
             reading = store.read(timeline.mask, None, None, room, keep=keep_state)
@@ -228,10 +228,9 @@ class Block(nn.Module):
         else:
             # It learns from tokens that read, for which it is made once more.
             with torch.no_grad():
-                quality = torch.sigmoid(self.quality.logit(u, active, self.semantic.up))
-        norm = wide(h.detach()).square().mean(-1).sqrt()
-        logits = self.router(to_router, timeline.log_gap, norm, quality, surprise.detach())
-        able = (True, store is not None, active is not None)
+                quality = torch.sigmoid(self.quality.logit(u, thought, self.semantic.up, judged))
+        logits = self.router(to_router, timeline.log_gap, square.sqrt(), quality, surprise.detach())
+        able = (True, store is not None, thought is not None)
         hits = guidance.hits if guidance is not None else None
         chance = policy.audit if guidance is None else guidance.chance
         worth = None
@@ -256,17 +255,17 @@ class Block(nn.Module):
         if self.semantic is not None and self.quality is not None and reading is not None:
             # What they learn from reads shapes these two alone, not the tokens that are recalled from.
             token = gather_rows(u, reading.rows).detach()
-            thought = self.semantic.active(token)
-            recalled = self.semantic.up(thought)
+            remembered = self.semantic.down(token)
+            recalled = self.semantic.up(nn.functional.relu(remembered))
             if self.training:
                 self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
-                judged = None if self.exact else self.quality.logit(token, thought, self.semantic.up)
+                judged = None if self.exact else self.quality.logit(token, remembered, self.semantic.up)
             exact = self.quality.exact(recalled, reading.value)
 
         x = x + context
-        if self.semantic is not None and active is not None:
+        if self.semantic is not None and thought is not None:
             # Whether a token recalls is decided while its thought is narrow: r^S need not be kept for the way back.
-            x = x + self.semantic.up(weights[..., SEMANTIC, None] * active)
+            x = x + self.semantic.up(weights[..., SEMANTIC, None] * nn.functional.relu(thought))
         if reading is not None:
             share = weights[..., EPISODIC]
             if policy.audit > 0 and not policy.trial:
@@ -396,31 +395,41 @@ class Block(nn.Module):
         tried, audited = (gather_rows(those, rows) for those in (decision.tried, decision.audited))
         return try_reads(x, estimate, rows, change, tried, audited, policy.scored, policy.most)
 
-    def _of_tokens(self, u: Tensor, seen: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """What u brings to semantic memory's mind [B, N, R], and what router and write priority make of what is seen.
+    def _of_tokens(self, u: Tensor, seen: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """What u brings to mind, before its ReLU [B, N, R], and what the estimate of quality makes of it.
 
-        That is one product, or two where what is seen is not u.
+        And what router and write priority make of what is seen. That is one product, or two where that is not u. The
+        estimate's part is made here only where nothing is learned, since it has no gradient.
         """
         semantic = Map(self.semantic.down.weight) if self.semantic is not None else None
+        judged = None
+        if self.quality is not None and not torch.is_grad_enabled() and torch.compiler.is_compiling():
+            judged = self.quality.of_token
         priority = self.episodic.of_token if self.episodic is not None else None
-        maps = (semantic, self.router.of_token, priority)
+        of_u, of_seen = (semantic, judged), (self.router.of_token, priority)
         if seen is u:
-            found = iter(side_by_side(u, *(each for each in maps if each is not None)))
+            found = iter(side_by_side(u, *(each for each in (*of_u, *of_seen) if each is not None)))
         else:
-            rest = side_by_side(seen, *(each for each in maps[1:] if each is not None))
-            found = iter(((semantic(u),) if semantic is not None else ()) + rest)
-        active, to_router, to_priority = (None if each is None else next(found) for each in maps)
-        return None if active is None else nn.functional.relu(active), to_router, to_priority
+            inputs = zip((u, seen), (of_u, of_seen), strict=True)
+            found = iter(
+                [y for x, maps in inputs for y in side_by_side(x, *(each for each in maps if each is not None))]
+            )
+        thought, own, to_router, to_priority = (None if each is None else next(found) for each in (*of_u, *of_seen))
+        return thought, own, to_router, to_priority
 
-    def _of_working(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _of_working(self, h: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What h brings to the residual stream [B, N, D], and to the priority of a write [B, N, 1].
 
-        One product where it is compiled, which then reads h once, forward and back.
+        One product where it is compiled, which then reads h once, forward and back. Where nothing is learned, what is
+        told of the next position [B, N, R] is a part of it.
         """
         outward = Map(self.working.outward.weight)
-        if self.episodic is None:
-            return outward(h), None
+        priority = self.episodic.of_working if self.episodic is not None else None
         if not torch.compiler.is_compiling():
-            return outward(h), self.episodic.of_working(h)
-        context, priority = side_by_side(h, outward, self.episodic.of_working)
-        return context, priority
+            return outward(h), None if priority is None else priority(h), None
+        told = None if torch.is_grad_enabled() else self.predictor.telling
+        maps = (outward, priority, told)
+        found = iter(side_by_side(h, *(each for each in maps if each is not None)))
+        context, of_priority, of_next = (None if each is None else next(found) for each in maps)
+        assert context is not None
+        return context, of_priority, of_next

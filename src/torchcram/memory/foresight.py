@@ -1,10 +1,14 @@
 """How well working memory foresees its own next input."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
+from torchcram.memory.joint import Map
 from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
+from torchcram.ops import surprise
 
 _LESSON = 8192  # positions of a call, at most, that the prediction learns from: so small a map needs no more
 _SPREAD = 40503  # the golden ratio of 2¹⁶: its multiples are evenly spread, and 8,192 of them fit into 32 bits
@@ -16,17 +20,28 @@ class Foresight(nn.Sequential):
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
 
-    def surprise(self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def telling(self) -> Map:
+        """What makes of h what the next position is told from."""
+        return Map(cast(nn.Linear, self[0]).weight)
+
+    def surprise(
+        self, u: Tensor, h: Tensor, timeline: Timeline, carried: Tensor, told: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """How badly each input was predicted from the position before [B, N], and what to predict the next from.
 
-        u, h [B, N, D]; carried [B, 1, R]: the latter, of the call before. Where all of a call is learned from, the
-        surprise has a gradient.
+        u, h [B, N, D]; carried [B, 1, R]: the latter, of the call before; told: what `telling` makes of h, if it is
+        known. Where all of a call is learned from, the surprise has a gradient.
         """
         down, up = self
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._learns_from_all(timeline)):
             # What is narrow is carried to the next position, not what is made of it.
-            before, carried = timeline.previous(down(h.detach()), carried)
-            return _distance(u, up(before.squeeze(2))), carried
+            told = down(h.detach()) if told is None else told
+            if timeline.padded or timeline.packed:
+                before, carried = timeline.previous(told, carried)
+                return _distance(u, up(before.squeeze(2))), carried
+            last = told[:, -1:].to(carried.dtype, copy=True)  # a view would keep all of it
+            return surprise(u.detach(), told, carried, cast(nn.Linear, up).weight), last
 
     def loss(
         self, u: Tensor, h: Tensor, surprise: Tensor, timeline: Timeline, carried: Tensor, tokens: Tensor

@@ -143,11 +143,10 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
     assert block.feed is not None
     assert block.norm_feed is not None
     width = sizes.width
-    of_quality, of_active = quality.maps(semantic.up)
     lead = nn.functional.softplus(router.sharpness)
     assert router.of_token is not None
     # The first is two parts of D, and D is a multiple of what parts begin at.
-    entering = (working.of_token, Map(semantic.down.weight), of_quality, router.of_token, episodic.of_token)
+    entering = (working.of_token, Map(semantic.down.weight), quality.of_token, router.of_token, episodic.of_token)
     biases = (each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in entering)
     weights = Weights(
         norm=block.norm_memory.weight.float(),
@@ -158,7 +157,7 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
         recurrent=working.recurrent,
         gate_weight=working.gate_weight.float(),
         gate_bias=working.gate_bias.float(),
-        judge=of_active.weight,
+        judge=quality.of_active(semantic.up).weight,
         score=quality.score.weight[0].float(),
         score_bias=quality.score.bias.float(),
         project=_stack(

@@ -32,7 +32,8 @@ class RunningMoments(nn.Module):
         """Let the rows x [B, R, D] that are valid [B, R] move the running means; count []: of them, if it is known."""
         x = wide(x).masked_fill(~valid.unsqueeze(-1), 0)
         count = valid.sum() if count is None else count
-        count, mean, square = processes.totals(count, x.sum((0, 1)), x.square().sum())
+        # Both sums go down the columns, in one pass.
+        count, mean, square = processes.totals(count, x.sum((0, 1)), x.square().sum((0, 1)).sum())
         mean, square = mean / count.clamp_min(1), square / count.clamp_min(1)
         # The first calls weigh alike, later ones by the momentum.
         # A call whose rows are not finite, or that has none, leaves no trace: NaN would never go away again.

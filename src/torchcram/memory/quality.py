@@ -7,6 +7,7 @@ from torchcram.config import RouterConfig
 from torchcram.memory.joint import Map, joint
 from torchcram.memory.moments import RunningMoments
 from torchcram.memory.precision import wide
+from torchcram.ops import estimate
 
 
 class QualityEstimator(nn.Module):
@@ -28,22 +29,26 @@ class QualityEstimator(nn.Module):
         distance = wide(recalled.detach() - read.detach()).square().sum(-1)
         return torch.exp(-distance / (self.scale * self.reads.variance)).to(recalled.dtype)
 
-    def maps(self, up: nn.Linear) -> tuple[Map, Map]:
-        """What the hidden layer makes of u, and of what `up` makes r^S of; `up` is not shaped."""
-        own, other = torch.split(self.hidden.weight, up.weight.shape[0], dim=1)
-        return Map(own, self.hidden.bias), Map(other @ up.weight.detach())
+    @property
+    def of_token(self) -> Map:
+        """What the hidden layer makes of u."""
+        return Map(self.hidden.weight[:, : self.hidden.weight.shape[1] // 2], self.hidden.bias)
 
-    def logit(self, u: Tensor, active: Tensor, up: nn.Linear) -> Tensor:
-        """The estimate before its sigmoid, [...], from u [..., D] and r^S, which it sees but does not shape.
+    def of_active(self, up: nn.Linear) -> Map:
+        """What the hidden layer makes of what `up` makes r^S of; `up` is not shaped."""
+        return Map(self.hidden.weight[:, self.hidden.weight.shape[1] // 2 :] @ up.weight.detach())
 
-        r^S is what `up` makes of `active` [..., R].
+    def logit(self, u: Tensor, thought: Tensor, up: nn.Linear, own: Tensor | None = None) -> Tensor:
+        """The estimate before its sigmoid, [B, N], from u [B, N, D] and r^S, which it sees but does not shape.
+
+        r^S is what `up` makes of ReLU(thought) [B, N, R]; own: what `of_token` makes of u, if it is known.
         """
-        u, active = u.detach(), active.detach()
-        if active.numel() > up.weight.numel():
+        u, thought = u.detach(), thought.detach()
+        if own is not None or thought.numel() > up.weight.numel():
             # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
-            of_token, of_active = self.maps(up)
-            hidden = of_token(u) + of_active(active)
-        else:
-            hidden = joint(self.hidden, u, nn.functional.linear(active, up.weight.detach()))
-        estimate: Tensor = self.score(nn.functional.relu(hidden))
-        return estimate.squeeze(-1)
+            own = self.of_token(u) if own is None else own
+            return estimate(own, thought, self.of_active(up).weight, self.score.weight[0], self.score.bias)
+        recalled = nn.functional.linear(nn.functional.relu(thought), up.weight.detach())
+        hidden = joint(self.hidden, u, recalled)
+        found: Tensor = self.score(nn.functional.relu(hidden))
+        return found.squeeze(-1)

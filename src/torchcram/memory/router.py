@@ -13,7 +13,7 @@ from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
 from torchcram.memory.joint import Map
 from torchcram.memory.utility import MOST, STEEP, WorthEstimator
-from torchcram.ops import gumbel, route
+from torchcram.ops import choice, gumbel, route
 
 Reads = Literal["routed", "dense", "off"]
 
@@ -203,10 +203,9 @@ class Router(nn.Module):
         """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and the rest [B, N]."""
         scalars = torch.stack([log_gap, norm, self.heard(quality), uncertainty.log1p()], dim=-1)
         if token is None:
-            hidden = self.hidden(scalars.to(self.hidden.weight.dtype))
+            logits: Tensor = self.out(nn.functional.silu(self.hidden(scalars.to(self.hidden.weight.dtype))))
         else:
-            hidden = nn.functional.linear(scalars.to(token.dtype), self.hidden.weight[:, :_SCALARS]) + token
-        logits: Tensor = self.out(nn.functional.silu(hidden))
+            logits = choice(token, scalars, self.hidden.weight[:, :_SCALARS], self.out.weight, self.out.bias)
         if self.config.sharpness and self.config.informed:
             lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
             logits = logits + lead.unsqueeze(-1) * self.direction

@@ -14,11 +14,7 @@ class SemanticMemory(nn.Module):
         self.up = nn.Linear(config.rank, width, bias=False)
         nn.init.zeros_(self.up.weight)
 
-    def active(self, u: Tensor) -> Tensor:
-        """What u [..., D] brings to mind [..., R]."""
-        return nn.functional.relu(self.down(u))
-
     def forward(self, u: Tensor) -> Tensor:
         """u [..., D] to r^S [..., D]."""
-        recalled: Tensor = self.up(self.active(u))
+        recalled: Tensor = self.up(nn.functional.relu(self.down(u)))
         return recalled

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from torchcram.config import WorkingConfig
 from torchcram.memory.joint import Map
+from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import Given, euler_steps, expert
 
@@ -44,11 +45,11 @@ class WorkingMemory(nn.Module):
 
     def forward(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """u [B, N, D], state [B, D]. Returns the output and h^(K), both [B, N, D], and the next state [B, D]."""
-        h, state = self.advance(u, timeline, state)
+        h, state, _ = self.advance(u, timeline, state)
         return self.outward(h), h, state
 
-    def advance(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The same without the output, for those who multiply h by other weights too.
+    def advance(self, u: Tensor, timeline: Timeline, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """h and the next state without the output, for those who multiply h by other weights too; and |h|²/D [B, N].
 
         The state is kept in float32 at least: what comes in slowly would be lost in less.
         """
@@ -67,9 +68,10 @@ class WorkingMemory(nn.Module):
                 gate_bias=self.gate_bias,
                 weight=self.recurrent,
             )
-            h, state = expert(given, self.config.steps)
+            h, state, square = expert(given, self.config.steps)
         else:
             start, drive = into.chunk(2, dim=-1)
             gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap.unsqueeze(-1)))
             h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
-        return h, state
+            square = wide(h.detach()).square().mean(-1)
+        return h, state, square

@@ -5,8 +5,10 @@ On a GPU `triton.py` runs where there is one.
 Shapes use B batch, N positions, D width, H heads, S slots held, E events, R rows, M buffer size.
 """
 
+from torchcram.ops.choice import choice
 from torchcram.ops.decay import decay_scan
 from torchcram.ops.dispatch import use
+from torchcram.ops.estimate import estimate
 from torchcram.ops.euler import euler_steps
 from torchcram.ops.expert import Given, expert
 from torchcram.ops.expiry import expiry
@@ -17,6 +19,7 @@ from torchcram.ops.route import gumbel, route
 from torchcram.ops.rows import Lengths, add_rows, compact, gather_rows, scatter_rows
 from torchcram.ops.shift import previous
 from torchcram.ops.space import state_space
+from torchcram.ops.surprise import surprise
 
 __all__ = [
     "BONUS",
@@ -27,9 +30,11 @@ __all__ = [
     "Lengths",
     "Rows",
     "add_rows",
+    "choice",
     "compact",
     "decay_scan",
     "episodic_read",
+    "estimate",
     "euler_steps",
     "expert",
     "expiry",
@@ -40,5 +45,6 @@ __all__ = [
     "route",
     "scatter_rows",
     "state_space",
+    "surprise",
     "use",
 ]

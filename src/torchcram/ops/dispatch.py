@@ -43,3 +43,11 @@ def choose(forms: Mapping[str, F], like: torch.Tensor | None = None) -> F:
 def on_device(x: torch.Tensor) -> AbstractContextManager[object]:
     """While open, kernels are launched where x is."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    """[B, N, C] as [B N, C], without a copy where its rows are evenly spaced: it may be a part of a wider tensor."""
+    batch, length, width = x.shape
+    if x.stride(2) != 1 or (batch > 1 and x.stride(0) != length * x.stride(1)):
+        x = x.contiguous()
+    return x.as_strided((batch * length, width), (x.stride(1), 1))

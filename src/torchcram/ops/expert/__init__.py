@@ -33,21 +33,22 @@ class Given(NamedTuple):
     """[D, D]: see `euler_steps`."""
 
 
-def expert(given: Given, steps: int) -> tuple[Tensor, Tensor]:
-    """h^(K) [B, N, D], and in float32 at least the last state [B, D]."""
+def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """h^(K) [B, N, D]; and in float32 at least the last state [B, D], and |h^(K)|²/D [B, N], without a gradient."""
     return choose(_FORMS, given.into)(given._replace(weight=given.weight.to(given.into.dtype)), steps)
 
 
-def _composed(given: Given, steps: int) -> tuple[Tensor, Tensor]:
+def _composed(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """One operation after the other; the specification too, if these are."""
     entering, drive = given.into.chunk(2, dim=-1)
     start, last = decay_scan(entering, given.rate, given.gap, given.reset, given.initial)
     log_gap = given.log_gap.to(given.gate_bias.dtype).unsqueeze(-1)
     gate = torch.sigmoid(torch.addcmul(given.gate_bias, given.gate_weight, log_gap))
-    return euler_steps(start, drive, gate, given.weight, steps), last
+    h = euler_steps(start, drive, gate, given.weight, steps)
+    return h, last, h.detach().to(last.dtype).square().mean(-1)
 
 
-def _triton(given: Given, steps: int) -> tuple[Tensor, Tensor]:
+def _triton(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """The kernels, loaded when first needed; they know no gradient of the gaps, and pay for narrow numbers alone."""
     unfit = len(given.rate) % _ALIGNED or (given.into.is_cuda and given.into.dtype not in _NARROW)
     if unfit or given.gap.requires_grad or given.log_gap.requires_grad:

@@ -39,10 +39,10 @@ _PROGRAMS = 132  # that sum gradients over positions: so many that all of them, 
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
-def expert(given: Given, steps: int) -> tuple[Tensor, Tensor]:
+def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    h, last, *_ = advance(*given, steps, learns)
-    return h, last
+    h, last, squares, *_ = advance(*given, steps, learns)
+    return h, last, squares.detach().sum(-1) / len(given.rate)
 
 
 # Operators of their own, which torch.compile takes as they are.
@@ -59,16 +59,17 @@ def advance(
     weight: Tensor,
     steps: int,
     learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """h^(K) [B, N, D], the last state [B, D], h^(0) [B, N, D], h^(1) … h^(K-1), and all slopes [., B, N, D].
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """h^(K) [B, N, D], the last state [B, D], parts of |h^(K)|² [B, N, .]; and what is kept to go back.
 
-    If nothing learns from it, the last three are empty.
+    That is h^(0) [B, N, D], h^(1) … h^(K-1), and all slopes [., B, N, D]: empty, if nothing learns from it.
     """
     batch, length, width = into.shape[0], into.shape[1], weight.shape[0]
     into, log_gap, weight = into.contiguous(), log_gap.contiguous(), weight.contiguous()
     start, last = scan_rows(into[..., :width], rate, gap, reset, initial)
     middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
+    squares = into.new_empty(batch, length, _halves(width), dtype=torch.float32)
     rows = batch * length
     columns = min(_STEP.columns, triton.next_power_of_2(width))
     grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _STEP.rows),)
@@ -91,10 +92,12 @@ def advance(
                 weights,
                 after,
                 slope,
+                squares,
                 rows,
                 width,
                 1 / steps,
                 LEARNS=learns,
+                LAST=number == steps - 1,
                 ROWS=_STEP.rows,
                 COLUMNS=columns,
                 DEPTH=_STEP.depth,
@@ -105,7 +108,7 @@ def advance(
         h = out
     if not learns:
         start = into.new_empty(0)
-    return h, last, start, middle, slopes
+    return h, last, squares, start, middle, slopes
 
 
 @torch.library.custom_op("torchcram::expert_backward", mutates_args=())
@@ -173,6 +176,12 @@ def advance_backward(
     return grad_into, grad_rate, grad_initial, grad_weight, sums
 
 
+def _halves(width: int) -> int:
+    """Of tiles, side by side in a row."""
+    columns: int = min(_STEP.columns, triton.next_power_of_2(width))
+    return 2 * -(-width // columns)
+
+
 def _parts(rows: int) -> int:
     """Of so many positions, that are summed over by themselves."""
     return min(_PROGRAMS, -(-rows // _STRETCH))
@@ -183,12 +192,13 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 @advance.register_fake
-def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     initial, steps, learns = rest[3], *rest[-2:]
     shape = (*into.shape[:2], initial.shape[1])
     return (
         into.new_empty(shape),
         into.new_empty(initial.shape, dtype=torch.promote_types(into.dtype, torch.float32)),
+        into.new_empty(*into.shape[:2], _halves(initial.shape[1]), dtype=torch.float32),
         into.new_empty(shape if learns else (0,)),
         into.new_empty(steps - 1 if learns else 0, *shape),
         into.new_empty(steps if learns else 0, *shape),
@@ -211,7 +221,7 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[2:], *inputs[1:9])
+    ctx.save_for_backward(*output[3:], *inputs[1:9])
 
 
 def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -251,10 +261,12 @@ def _euler_step(
     WEIGHT,
     AFTER,
     SLOPE,
+    SQUARES,
     rows,
     width,
     share,
     LEARNS: tl.constexpr,
+    LAST: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -262,7 +274,7 @@ def _euler_step(
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive), a tile of it; the drive is the second half of INTO [rows, 2D].
 
     BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
-    needs must fit into the registers at once.
+    needs must fit into the registers at once. The LAST step leaves SQUARES [rows, halves], a sum of squares for each.
     """
     across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
     column, first = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across * ROWS
@@ -281,7 +293,11 @@ def _euler_step(
         channel = begin + tl.arange(0, COLUMNS // 2)
         step = share * _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, channel < width)
         before = BEFORE.load([first, begin]).to(tl.float32)
-        AFTER.store([first, begin], (before + step * slope).to(AFTER.dtype))
+        after = before + step * slope
+        AFTER.store([first, begin], after.to(AFTER.dtype))
+        if LAST:
+            squares = tl.sum(tl.where((channel < width)[None, :], after * after, 0.0), 1)
+            tl.store(SQUARES + at.to(tl.int64) * 2 * across + column // COLUMNS * 2 + half, squares, mask=at < rows)
 
 
 @triton.jit
