@@ -9,7 +9,7 @@ from torchcram.draws import Draws
 from torchcram.memory import EPISODIC, NONE, SEMANTIC, Guidance, Router, RoutingPolicy
 from torchcram.memory.contradiction import Consulted
 from torchcram.memory.state import IndexState
-from torchcram.ops import compact
+from torchcram.ops import About, compact
 
 WIDTH = 4
 
@@ -20,7 +20,7 @@ def router(**config) -> Router:
 
 
 def of(r: Router, u: Tensor, *scalars: Tensor) -> Tensor:
-    return r(None if r.of_token is None else r.of_token(u), *scalars)
+    return r(None if r.of_token is None else r.of_token(u), About(*scalars))
 
 
 def features(quality: float | Tensor, length: int = 6) -> list[Tensor]:

@@ -72,6 +72,26 @@ def test_padded_equals_unpadded(where, model, row):
     assert (out.routing[~mask] == 0).all()
 
 
+@pytest.mark.parametrize("pools", [True, False])
+@torch.no_grad()
+def test_the_last_position_alone_is_predicted_from(pools, lively, events):
+    """With a head that needs all of a call, and without; of rows that end early, and one without any position."""
+    label = OutputConfig(name="label", kind="classification", size=3)
+    model = lively(outputs=[OutputConfig(name="next", kind="tokens", size=16), *([label] if pools else [])])
+    tokens, dt = events(3, 20, seed=9)
+    mask = torch.ones(3, 20, dtype=torch.bool)
+    mask[0, 12:] = False
+    mask[2] = False
+    every, alone = (model(tokens, dt=dt, mask=mask, last=last) for last in (False, True))
+    assert alone.predictions["next"].shape == (3, 1, 16)
+    assert_close(alone.predictions["next"][0], every.predictions["next"][0, 11:12])
+    assert_close(alone.predictions["next"][1], every.predictions["next"][1, 19:])
+    assert (alone.predictions["next"][2] == 0).all()
+    assert_same_state(alone.state, every.state)
+    if pools:
+        assert_close(alone.predictions["label"], every.predictions["label"])
+
+
 @torch.no_grad()
 def test_padding_across_chunks(model, row):
     """Chunks of one position: some are all padding."""

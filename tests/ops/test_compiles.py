@@ -16,6 +16,7 @@ from torch import Tensor
 from torchcram import CramConfig
 from torchcram.models import Cram, Decoder
 from torchcram.ops import (
+    About,
     Events,
     Given,
     Rows,
@@ -30,6 +31,7 @@ from torchcram.ops import (
     surprise,
     use,
 )
+from torchcram.ops.choice import Weights
 from torchcram.ops.rows import following
 
 triton = pytest.importorskip("triton")
@@ -154,9 +156,9 @@ def test_what_is_known_before_a_read(compiled):
         estimate(own, thought, weight, weight[0], normal(1))
     for name in ("_surprise", "_estimate"):
         assert "wgmma" in compiled[name].asm["ptx"], name
-    inputs = [normal(BATCH, LENGTH, 32), normal(32, 4), normal(3, 32), normal(3)]
-    both_ways(choice(inputs[0], torch.randn(BATCH, LENGTH, 4), *inputs[1:]), inputs)
-    assert set(compiled) == {"_surprise", "_estimate", "_forward", "_backward"}
+    inputs = [normal(BATCH, LENGTH, 32), normal(32, 4), normal(3, 32), normal(3), normal(1, dtype=torch.float32)]
+    both_ways(choice(inputs[0], About(*torch.rand(4, BATCH, LENGTH)), Weights(*inputs[1:]), 0.7), inputs)
+    assert set(compiled) == {"_surprise", "_estimate", "_choose", "_choose_back"}
     for name, kernel in compiled.items():
         assert spilled(kernel) == 0, f"{name} keeps numbers in memory that should be in registers"
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchcram.memory import Timeline
 from torchcram.ops import (
+    About,
     Events,
     Given,
     Rows,
@@ -28,6 +29,7 @@ from torchcram.ops import (
     surprise,
     use,
 )
+from torchcram.ops.choice import Weights
 from torchcram.ops.rows import following
 
 pytestmark = pytest.mark.gpu
@@ -324,20 +326,20 @@ def test_estimate(batch, length, rank, hidden, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("batch", "length", "hidden"), [(1, 1, 1), (2, 200, 32), (3, 171, 20), (1, 513, 64)])
 def test_choice(batch, length, hidden, dtype):
-    """Tokens may be some columns of a wider tensor, and weights those of a wider matrix; numbers get no gradient."""
+    """Tokens may be some columns of a wider tensor, and weights those of a wider matrix."""
     generator = torch.Generator().manual_seed(length)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    numbers = draw(batch, length, 4).to(DEVICE).requires_grad_()
+    about = [draw(batch, length).abs().to(DEVICE) for _ in About._fields]
 
-    def run(wide: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
-        found = choice(wide[..., 5 : 5 + hidden], numbers.to(out.dtype), first[:, :4], out, bias)
-        return (found,)
+    def run(wide: Tensor, first: Tensor, out: Tensor, bias: Tensor, lead: Tensor) -> tuple[Tensor]:
+        seen = About(*(x.to(torch.promote_types(out.dtype, torch.float32)) for x in about))
+        return (choice(wide[..., 5 : 5 + hidden], seen, Weights(first[:, :4], out, bias, lead), 0.6),)
 
-    compare(run, [draw(batch, length, hidden + 9), draw(hidden, 12), draw(3, hidden), draw(3)], [], dtype)
-    assert numbers.grad is None
+    weights = draw(hidden, 12), draw(3, hidden), draw(3), draw(1)
+    compare(run, [draw(batch, length, hidden + 9), *weights], [], dtype)
 
 
 def test_hashed():

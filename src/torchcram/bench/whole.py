@@ -91,7 +91,7 @@ class Contender:
 
         def forward() -> None:
             with torch.no_grad(), self._cast(), self.lengths.kept():
-                self.model(tokens, policy=policy)
+                self.model(tokens, policy=policy, last=True)
 
         return self._recorded(forward)
 

@@ -37,7 +37,7 @@ from torchcram.memory.store import Room, Slots, Store
 from torchcram.memory.timeline import Timeline
 from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
-from torchcram.ops import add_rows, gather_rows, scatter_rows
+from torchcram.ops import About, add_rows, gather_rows, scatter_rows
 from torchcram.ops.rows import fixed, longest
 
 _SIZES = 32  # that a layer is compiled for at most: phases of training and room for lists make several
@@ -229,7 +229,7 @@ class Block(nn.Module):
             # It learns from tokens that read, for which it is made once more.
             with torch.no_grad():
                 quality = torch.sigmoid(self.quality.logit(u, thought, self.semantic.up, judged))
-        logits = self.router(to_router, timeline.log_gap, square.sqrt(), quality, surprise.detach())
+        logits = self.router(to_router, About(timeline.log_gap, square, quality, surprise))
         able = (True, store is not None, thought is not None)
         hits = guidance.hits if guidance is not None else None
         chance = policy.audit if guidance is None else guidance.chance

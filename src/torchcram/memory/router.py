@@ -13,7 +13,8 @@ from torchcram.draws import Draws
 from torchcram.memory.contradiction import Guidance
 from torchcram.memory.joint import Map
 from torchcram.memory.utility import MOST, STEEP, WorthEstimator
-from torchcram.ops import choice, gumbel, route
+from torchcram.ops import About, choice, gumbel, route
+from torchcram.ops.choice import Weights
 
 Reads = Literal["routed", "dense", "off"]
 
@@ -197,19 +198,16 @@ class Router(nn.Module):
         weight = self.hidden.weight[:, _SCALARS:]
         return Map(weight, self.hidden.bias) if self.config.features == "input" else None
 
-    def forward(
-        self, token: Tensor | None, log_gap: Tensor, norm: Tensor, quality: Tensor, uncertainty: Tensor
-    ) -> Tensor:
-        """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and the rest [B, N]."""
-        scalars = torch.stack([log_gap, norm, self.heard(quality), uncertainty.log1p()], dim=-1)
+    def forward(self, token: Tensor | None, about: About) -> Tensor:
+        """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and what is known about them."""
+        about = about._replace(quality=self.heard(about.quality))
+        first = self.hidden.weight[:, :_SCALARS]
         if token is None:
-            logits: Tensor = self.out(nn.functional.silu(self.hidden(scalars.to(self.hidden.weight.dtype))))
-        else:
-            logits = choice(token, scalars, self.hidden.weight[:, :_SCALARS], self.out.weight, self.out.bias)
-        if self.config.sharpness and self.config.informed:
-            lead = nn.functional.softplus(self.sharpness) * (quality - self.config.threshold)
-            logits = logits + lead.unsqueeze(-1) * self.direction
-        return logits
+            token = self.hidden.bias.expand(*about.quality.shape, -1)
+        lead = nn.functional.softplus(self.sharpness)
+        if not (self.config.sharpness and self.config.informed):
+            lead = torch.zeros_like(lead)
+        return choice(token, about, Weights(first, self.out.weight, self.out.bias, lead), self.config.threshold)
 
     def heard(self, quality: Tensor) -> Tensor:
         """What is heard of q, of any shape."""

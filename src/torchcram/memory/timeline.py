@@ -96,6 +96,26 @@ class Timeline:
             time=time.unsqueeze(1) + gap.double(),
         )
 
+    def last(self) -> tuple[Tensor, Timeline]:
+        """Where the last real position of each sequence of the call is [B, 1], 0 if it has none; and that alone."""
+        here = torch.arange(self.mask.shape[1], device=self.mask.device)
+        at = torch.where(self.mask, here, 0).amax(1, keepdim=True)
+        gap, log_gap, mask, start, time = (
+            x.gather(1, at) for x in (self.gap, self.log_gap, self.mask, self.start, self.time)
+        )
+        position = torch.cat([self.position.gather(1, at), self.position[:, -1:]], dim=1)
+        alone = Timeline(
+            gap=gap,
+            log_gap=log_gap,
+            mask=mask,
+            start=start,
+            position=position,
+            packed=self.packed,
+            padded=self.padded,
+            time=time,
+        )
+        return at, alone
+
     def clean(self, x: Tensor) -> Tensor:
         """x [B, N, ...] with 0 at padding: whatever stands there, even NaN, must not matter."""
         return x.masked_fill(~self.mask.view(*self.mask.shape, *(1,) * (x.dim() - 2)), 0) if self.padded else x

@@ -14,7 +14,7 @@ from torchcram.memory.state import CramState, SequenceState
 
 if TYPE_CHECKING:
     from torchcram.models.decoder import Decoder
-    from torchcram.models.sequence import SequenceModel, SequenceOutput
+    from torchcram.models.sequence import SequenceModel
 
 
 _FEW = 16  # steps
@@ -72,11 +72,11 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        out = model(tokens, dt=dt, mask=mask, state=state)
+        out = model(tokens, dt=dt, mask=mask, state=state, last=True)
         if not bool(out.timeline.mask.any(1).all()):
             raise ValueError("a prompt is all padding; each needs at least one real token")
         ledger = out.ledger()
-        logits = _last_real(out, head[0])
+        logits = out.predictions[head[0]].squeeze(1)
         going = torch.ones(tokens.shape[0], dtype=torch.bool, device=tokens.device)
         gap = torch.full((tokens.shape[0],), step_dt, device=tokens.device)
         walk = _walk(model, out.state, steps)
@@ -167,13 +167,6 @@ def _check(
         raise ValueError(f"top_p = {top_p} is not possible; allowed: above 0 and at most 1")
     if stop is not None and (not isinstance(stop, int) or not 0 <= stop < vocabulary):
         raise ValueError(f"stop = {stop} is not possible; allowed: 0 to {vocabulary - 1}")
-
-
-def _last_real(out: SequenceOutput[Any, Any], head: str) -> Tensor:
-    """The predictions at each row's last real position, [B, V]."""
-    predictions, mask = out.predictions[head], out.timeline.mask
-    last = torch.where(mask, torch.arange(mask.shape[1], device=mask.device), -1).amax(1)
-    return predictions[torch.arange(len(last), device=last.device), last]
 
 
 def _sample(

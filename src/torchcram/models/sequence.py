@@ -181,6 +181,7 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
         state: State | None = None,
         policy: RoutingPolicy | None = None,
         keep_state: bool = True,
+        last: bool = False,
     ) -> SequenceOutput[Layer, State]:
         """Run N positions of B sequences.
 
@@ -188,6 +189,8 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
         field names (and `channels`) to tensors. dt [B, N]: time since the position before, also across calls;
         default 1. mask [B, N]: True = real; padding touches nothing. start [B, N]: True where another sequence
         begins in the same row. state: what the call before returned. policy: how actions are chosen.
+        last: predict from the last real position of each row alone, [B, 1, size], as for a prompt: of a long one, all
+        predictions would be more than everything else that is kept.
         """
         like = self.norm.weight
         batch = arrange(
@@ -228,7 +231,7 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             unit=self.config.time_unit,
         )
         layers = self.run_blocks(self.encoder(batch), timeline, state.layers, policy, keep_state=keep_state)
-        predictions, pooled = self.heads(self.norm(layers[-1].x), timeline, state.pooled)
+        predictions, pooled = self._predict(layers[-1].x, timeline, state.pooled, last=last)
         new_state = None
         if keep_state:
             new_state = self.state_kind(
@@ -245,6 +248,23 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             layers=tuple(layers),
             training=self.training,
         )
+
+    def _predict(
+        self, x: Tensor, timeline: Timeline, pooled: Tensor | None, *, last: bool
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Predictions from what the layers made of a call [B, N, D], and the next sum of those who need one."""
+        at = None
+        if last and not self.heads.pools:
+            at, timeline = timeline.last()
+            x = x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+        found, pooled = self.heads(self.norm(x), timeline, pooled)
+        if last and at is None:  # a head needs all of the call, and so all heads have seen it
+            at, _ = timeline.last()
+            for output in self.heads.outputs:
+                if output.kind != "classification":
+                    every = found[output.name]
+                    found[output.name] = every.gather(1, at.unsqueeze(-1).expand(-1, -1, every.shape[-1]))
+        return found, pooled
 
     def initial_state(self, batch: int) -> State:
         """The state before anything was seen; what `state=None` means."""

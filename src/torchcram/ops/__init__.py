@@ -5,7 +5,7 @@ On a GPU `triton.py` runs where there is one.
 Shapes use B batch, N positions, D width, H heads, S slots held, E events, R rows, M buffer size.
 """
 
-from torchcram.ops.choice import choice
+from torchcram.ops.choice import About, choice
 from torchcram.ops.decay import decay_scan
 from torchcram.ops.dispatch import use
 from torchcram.ops.estimate import estimate
@@ -24,6 +24,7 @@ from torchcram.ops.surprise import surprise
 __all__ = [
     "BONUS",
     "KNOWN",
+    "About",
     "Events",
     "Expiry",
     "Given",

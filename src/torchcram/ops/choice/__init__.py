@@ -1,4 +1,6 @@
-"""The router's logits: a hidden layer that sees the token and a few numbers about it."""
+"""The router's logits: what it makes of a token, and of four numbers about it."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -6,29 +8,57 @@ from torch import Tensor
 from torchcram.ops.dispatch import choose
 
 
-def choice(token: Tensor, numbers: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
-    """V SiLU(token + W numbers) + b of every token [B, N, A], in float32 at least.
+class About(NamedTuple):
+    """What is known of each token [B, N] before it reads. It is only looked at: no gradient reaches it."""
 
-    token [B, N, H]: what the hidden layer makes of the token itself; numbers [B, N, S], which are only looked at: they
-    get no gradient; first W [H, S], out V [A, H], bias b [A].
+    log_gap: Tensor
+    """log(1 + Δτ)"""
+    square: Tensor
+    """|h|²/D"""
+    quality: Tensor
+    surprise: Tensor
+
+
+class Weights(NamedTuple):
+    """Of two maps, H numbers in between; and how much quality leads."""
+
+    first: Tensor
+    """W [H, 4]"""
+    out: Tensor
+    """V [3, H]"""
+    bias: Tensor
+    """b [3]"""
+    lead: Tensor
+    """κ [1]"""
+
+
+def choice(token: Tensor, about: About, weights: Weights, threshold: float) -> Tensor:
+    """V SiLU(token + W [log gap, |h|, q, log(1 + surprise)]) + b + κ (q - q*) [0, -1, 1], in float32 at least.
+
+    Of every token [B, N, 3]; token [B, N, H]: what the first map makes of the token itself; threshold q*.
     """
-    return choose(_FORMS, token)(token, numbers.detach(), first, out, bias)
+    about = About(*(x.detach() for x in about))
+    return choose(_FORMS, token)(token, about, weights, threshold)
 
 
-def _composed(token: Tensor, numbers: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
+def _composed(token: Tensor, about: About, weights: Weights, threshold: float) -> Tensor:
     """The specification, too."""
-    hidden = token + torch.nn.functional.linear(numbers.to(token.dtype), first)
-    found = torch.nn.functional.linear(torch.nn.functional.silu(hidden), out, bias)
-    return found.to(torch.promote_types(found.dtype, torch.float32))
+    seen = about.log_gap, about.square.sqrt(), about.quality, about.surprise.log1p()
+    numbers = torch.stack([x.to(token.dtype) for x in seen], dim=-1)
+    hidden = torch.nn.functional.silu(token + torch.nn.functional.linear(numbers, weights.first))
+    logits = torch.nn.functional.linear(hidden, weights.out, weights.bias)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    lead = weights.lead.to(logits.dtype) * (about.quality.to(logits.dtype) - threshold)
+    return logits + torch.stack([torch.zeros_like(lead), -lead, lead], dim=-1)
 
 
-def _triton(token: Tensor, numbers: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
+def _triton(token: Tensor, about: About, weights: Weights, threshold: float) -> Tensor:
     """The kernels, loaded when first needed; they know nothing wider than float32."""
     if token.dtype == torch.float64:
-        return _composed(token, numbers, first, out, bias)
+        return _composed(token, about, weights, threshold)
     from torchcram.ops.choice import triton
 
-    found: Tensor = triton.choice(token, numbers.float(), first, out, bias)
+    found: Tensor = triton.choice(token, *about, *weights, threshold)
     return found
 
 

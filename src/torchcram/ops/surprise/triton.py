@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchcram.ops.dispatch import on_device
+from torchcram.ops.dispatch import flat, on_device
 
 _ROWS, _COLUMNS, _WARPS, _STAGES = 128, 64, 4, 3
 
@@ -13,17 +13,18 @@ _ROWS, _COLUMNS, _WARPS, _STAGES = 128, 64, 4, 3
 @torch.library.custom_op("torchcram::surprise", mutates_args=())
 def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor) -> Tensor:
     batch, length, width = u.shape
-    rank = up.shape[1]
+    rank, told = up.shape[1], flat(told)
     out = torch.empty(batch, length, dtype=torch.float32, device=u.device)
     with on_device(u):
         _surprise[(triton.cdiv(batch * length, _ROWS),)](
             u.contiguous(),
-            told.contiguous(),
+            told,
             carried.contiguous(),
             up.contiguous(),
             out,
             batch * length,
             length,
+            told.stride(0),
             width,
             RANK=rank,
             DEPTH=max(16, triton.next_power_of_2(rank)),
@@ -49,19 +50,23 @@ def _surprise(
     OUT,
     rows,
     length,
+    told_step,
     width,
     RANK: tl.constexpr,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Some positions, of whatever sequences: the first of each was foretold by what is CARRIED [B, RANK]."""
+    """Some positions, of whatever sequences: the first of each was foretold by what is CARRIED [B, RANK].
+
+    Rows of TOLD are `told_step` apart in memory.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = row < rows
     at = tl.arange(0, DEPTH)
     first = row % length == 0
     told = tl.load(
-        TOLD + (row - 1)[:, None] * RANK + at[None, :],
+        TOLD + (row - 1)[:, None] * told_step + at[None, :],
         mask=(inside & ~first)[:, None] & (at < RANK)[None, :],
         other=0.0,
     )
