@@ -416,8 +416,8 @@ def test_a_scan_of_positions_far_apart_in_memory():
     far = torch.empty(2 * step + 4, dtype=torch.float16, device=DEVICE).as_strided((1, 3, 4), (3 * step, step, 1))
     far.copy_(torch.arange(12.0).view(1, 3, 4))
     scan_rows = importlib.import_module("torchcram.ops.decay.triton").scan_rows
-    clock = torch.ones(1, 3, device=DEVICE), torch.zeros(1, 3, dtype=torch.bool, device=DEVICE)
-    states, _ = scan_rows(far, torch.zeros(4, device=DEVICE), *clock, torch.zeros(1, 4, device=DEVICE))
+    gap, nothing = torch.ones(1, 3, device=DEVICE), torch.zeros(1, 4, device=DEVICE)
+    states, _ = scan_rows(far, torch.zeros(4, device=DEVICE), gap, nothing)
     assert torch.equal(states, far.contiguous().cumsum(1).to(states.dtype))
 
 

@@ -3,9 +3,12 @@
 A program is one warp, and each of its threads has some channels at all of a stretch of positions: it goes through them
 without asking another thread. To keep a GPU busy sequences are cut into many parts: a first walk finds what each part
 adds to what it is given, then the parts are joined, and a second walk writes the states. The backward pass is the same
-from the end, and works the decays out again.
+from the end, and works the decays out again. What there is to do for a number is counted in instructions: a dozen more
+of them, and memory would wait.
 """
 
+import math
+import os
 from typing import Any
 
 import torch
@@ -20,33 +23,43 @@ _AHEAD = 3  # stretches that are on their way to the chip, or used, at the same 
 _PROGRAMS = 1024  # that keep a GPU busy
 _PART = 4 * _STRETCH  # positions, at least
 _JOINED, _BESIDE = 128, 32  # parts and channels at a time where parts are joined
+_FAR = 1e30  # a gap after which nothing is left, whatever the rate
+_LEAST = tl.constexpr(1e-20)  # rate: what is not forgotten in that gap is not forgotten in any other either
+_LOG2_E = tl.constexpr(math.log2(math.e))
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
-    states, last = scan(x, rate, gap, reset, initial)
+    states, last = scan(x, rate, far_at_resets(gap, reset), initial)
     return states, last
+
+
+def far_at_resets(gap: Tensor, reset: Tensor) -> Tensor:
+    """Gaps [B, N] as the operators take them, in float32 at least: so large at a reset that nothing is left."""
+    gap = gap.to(torch.promote_types(gap.dtype, torch.float32))
+    return torch.where(reset, _FAR, gap)
 
 
 # Operators of their own, which torch.compile takes as they are.
 @torch.library.custom_op("torchcram::decay_scan", mutates_args=())
-def scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+def scan(x: Tensor, rate: Tensor, gap: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     """All states [B, N, D], and the last of them [B, D] in the precision that it was found in."""
-    return scan_rows(x.contiguous(), rate, gap, reset, initial)
+    return scan_rows(x.contiguous(), rate, gap, initial)
 
 
 @torch.library.custom_op("torchcram::decay_scan_backward", mutates_args=())
 def scan_backward(
-    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x [B, N, D], of the rate for each row [B, D], and of the initial state [B, D]."""
     grad_x = torch.empty_like(states)
-    return grad_x, *scan_rows_backward(grad, grad_last, states, rate, gap, reset, initial, grad_x)
+    return grad_x, *scan_rows_backward(grad, grad_last, states, rate, gap, initial, grad_x)
 
 
-def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` of x that may be some of the columns of a tensor: only its last dimension has to be contiguous."""
     batch, length, width = x.shape
-    rate, gap, initial = (y.contiguous() for y in (rate, _signed(gap, reset), initial))
+    rate, gap, initial = (y.contiguous() for y in (rate, gap, initial))
     states = torch.empty_like(x, memory_format=torch.contiguous_format)
     wide = torch.promote_types(x.dtype, torch.float32)
     last = x.new_empty(batch, width, dtype=wide)
@@ -57,9 +70,13 @@ def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tens
         begins = initial
         if parts > 1:
             added, left = (x.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
-            _scan_add[grid](x, rate, gap, added, left, length, width, *steps, part, parts, **_sizes(block))
+            _scan_add[grid](
+                x, rate, gap, added, left, length, width, *steps, part, parts, **_sizes(states, steps, block)
+            )
             begins = _join(added, left, initial, backwards=False)
-        _scan_forward[grid](x, rate, gap, begins, states, last, length, width, *steps, part, parts, **_sizes(block))
+        _scan_forward[grid](
+            *(x, rate, gap, begins, states, last, length, width, *steps, part, parts), **_sizes(states, steps, block)
+        )
     return states, last
 
 
@@ -69,13 +86,12 @@ def scan_rows_backward(
     states: Tensor,
     rate: Tensor,
     gap: Tensor,
-    reset: Tensor,
     initial: Tensor,
     grad_x: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """`scan_backward` that writes the gradient of x into `grad_x`, whose last dimension has to be contiguous."""
     batch, length, width = states.shape
-    grad, rate, gap, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, _signed(gap, reset), initial))
+    grad, rate, gap, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, gap, initial))
     grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
@@ -87,10 +103,13 @@ def scan_rows_backward(
     with on_device(grad):
         if parts > 1:
             added, left = (grad.new_empty(batch, parts, width, dtype=wide) for _ in range(2))
-            _scan_add_back[grid](grad, rate, gap, added, left, length, width, part, parts, **_sizes(block))
+            _scan_add_back[grid](
+                *(grad, rate, gap, added, left, length, width, part, parts), **_sizes(states, steps, block)
+            )
             given = _join(added, left, given, backwards=True)
         _scan_backward[grid](
-            *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts), **_sizes(block)
+            *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts),
+            **_sizes(states, steps, block),
         )
     return grad_rate.sum(1), grad_initial
 
@@ -103,11 +122,6 @@ def _join(added: Tensor, left: Tensor, initial: Tensor, *, backwards: bool) -> T
         added, left, initial, given, width, parts, BACKWARDS=backwards, JOINED=_JOINED, BLOCK=_BESIDE, num_warps=4
     )
     return given
-
-
-def _signed(gap: Tensor, reset: Tensor) -> Tensor:
-    """Gaps [B, N], below 0 at a reset: what kernels fetch ahead must not be as narrow as a bool."""
-    return gap.masked_fill(reset, -1.0)
 
 
 def _steps(x: Tensor) -> tuple[int, int]:
@@ -126,20 +140,27 @@ def _cut(batch: int, length: int, width: int) -> tuple[int, int, int]:
     return (block, parts, part) if parts > 1 else (block, 1, length)
 
 
-def _sizes(block: int) -> dict[str, Any]:
-    """What the kernels are compiled for."""
-    return {"STRETCH": _STRETCH, "BLOCK": block, "AHEAD": _AHEAD, "num_warps": 1}
+def _sizes(x: Tensor, steps: tuple[int, int], block: int) -> dict[str, Any]:
+    """What the kernels are compiled for; x [B, N, D], and how far apart rows and positions are."""
+    return {
+        "EVEN": x.shape[1] % _STRETCH == 0 and x.shape[2] % block == 0,
+        "FAR": steps[1] * _STRETCH >= 1 << 31,
+        "STRETCH": _STRETCH,
+        "BLOCK": block,
+        "AHEAD": _AHEAD,
+        "num_warps": 1,
+    }
 
 
 @scan.register_fake
-def _(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, rate: Tensor, gap: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(x.dtype, torch.float32)
     return torch.empty_like(x, memory_format=torch.contiguous_format), x.new_empty(initial.shape, dtype=wide)
 
 
 @scan_backward.register_fake
 def _(
-    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor
+    grad: Tensor, grad_last: Tensor, states: Tensor, rate: Tensor, gap: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         torch.empty_like(states, memory_format=torch.contiguous_format),
@@ -149,13 +170,13 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, rate, gap, reset, initial = inputs
-    ctx.save_for_backward(output[0], rate, gap, reset, initial)
+    _, rate, gap, initial = inputs
+    ctx.save_for_backward(output[0], rate, gap, initial)
 
 
 def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor) -> tuple[Tensor | None, ...]:
     grad_x, grad_rate, grad_initial = scan_backward(grad, grad_last, *ctx.saved_tensors)
-    return grad_x, grad_rate.sum(0), None, None, grad_initial
+    return grad_x, grad_rate.sum(0), None, grad_initial
 
 
 scan.register_autograd(_gradient, setup_context=_remember)
@@ -168,46 +189,80 @@ def _after(decay, state, later_decay, later_state):
 
 
 @triton.jit
-def _gap(GAP, at, inside):
-    """Gaps at some positions: below 0 at a reset, 0 outside the sequence."""
-    return tl.load(GAP + at, mask=inside, other=0.0)
+def _rate(RATE, channel, known, wide: tl.constexpr):
+    """Rates of some channels, for powers of 2."""
+    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
+    return -tl.maximum(rate, _LEAST) * _LOG2_E
 
 
 @triton.jit
 def _decay(rate, gap):
-    """exp(-rate · gap) [positions, channels] in the rate's precision; 0 at a reset."""
-    gap = gap.to(rate.dtype)[:, None]
-    return tl.where(gap < 0, 0.0, tl.exp(-rate[None, :] * gap))
+    """What is left after some gaps [positions, channels], in the precision of what `_rate` gives."""
+    power = rate[None, :] * gap.to(rate.dtype)[:, None]
+    if _INTERPRETED or rate.dtype == tl.float64:
+        return tl.exp2(power)
+    # Alone: as the compiler has it, it is six instructions, of which five are for results too small to matter here.
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
-def _some(X, at, inside, step, channel, known):
-    """X at some positions, `step` apart in memory; 0 outside."""
-    place = at[:, None].to(tl.int64) * step + channel[None, :]
-    return tl.load(X + place, mask=inside[:, None] & known[None, :], other=0.0)
+def _left(rate, gap):
+    """What is left after one gap [channels]."""
+    return tl.sum(_decay(rate, gap + tl.zeros((1,), gap.dtype)), 0)
 
 
 @triton.jit
-def _put(X, x, at, inside, step, channel, known):
-    place = at[:, None].to(tl.int64) * step + channel[None, :]
-    tl.store(X + place, x.to(X.dtype.element_ty), mask=inside[:, None] & known[None, :])
+def _places(step, channel, STRETCH: tl.constexpr, FAR: tl.constexpr):
+    """Where the numbers of a stretch are, from its first on: 32 bits tell, unless positions are FAR from each other."""
+    at = tl.arange(0, STRETCH)[:, None]
+    if FAR:
+        at = at.to(tl.int64)
+    return at * step + channel[None, :]
 
 
 @triton.jit
-def _last_of(x, STRETCH: tl.constexpr):
+def _some(X, places, inside, known, EVEN: tl.constexpr):
+    """X at some positions and channels; 0 outside, if there is any such, which an EVEN division leaves out."""
+    if EVEN:
+        return tl.load(X + places)
+    return tl.load(X + places, mask=inside[:, None] & known[None, :], other=0.0)
+
+
+@triton.jit
+def _put(X, x, places, inside, known, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(X + places, x.to(X.dtype.element_ty))
+    else:
+        tl.store(X + places, x.to(X.dtype.element_ty), mask=inside[:, None] & known[None, :])
+
+
+@triton.jit
+def _last_of(x, LENGTH: tl.constexpr):
     """The last row of x [positions, channels]."""
-    return tl.sum(tl.where((tl.arange(0, STRETCH) == STRETCH - 1)[:, None], x, 0.0), 0)
+    return tl.sum(tl.where((tl.arange(0, LENGTH) == LENGTH - 1)[:, None], x, 0.0), 0)
 
 
 @triton.jit
-def _stretch(X, GAP, RATE, at, inside, step, channel, known, wide: tl.constexpr):
-    """From a stretch of positions [STRETCH, BLOCK]: what it leaves of what came before it, and adds to it, up to each.
+def _walk(decay, x, carried, STRETCH: tl.constexpr):
+    """The states of a stretch of positions [STRETCH, BLOCK] that x enters, after what is carried [BLOCK]."""
+    first = (tl.arange(0, STRETCH) == 0)[:, None]
+    x = tl.where(first, x + decay * carried[None, :], x)
+    _, states = tl.associative_scan((decay, x), 0, _after)
+    return states
 
-    Outside nothing is added and all is left, so that the last row is right for a stretch that is cut off.
+
+@triton.jit
+def _sum_up(x, rate, gap, until, carried, lasted):
+    """What a stretch of positions comes to after what is carried [BLOCK], and how long all has lasted.
+
+    gap: before each position; until: between a position and the next one of the stretch. Each number decays until the
+    end of the stretch, whatever comes in between, so none has to wait for another.
     """
-    x = _some(X, at, inside, step, channel, known).to(wide)
-    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
-    return tl.associative_scan((_decay(rate, _gap(GAP, at, inside)), x), 0, _after)
+    whole = tl.sum(gap, 0)
+    come_to = tl.sum(x * _decay(rate, tl.cumsum(until, 0, reverse=True)), 0)
+    return come_to + carried * _left(rate, whole), lasted + whole
 
 
 @triton.jit
@@ -223,6 +278,8 @@ def _scan_add(
     step,
     part,
     parts,
+    EVEN: tl.constexpr,
+    FAR: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -235,20 +292,23 @@ def _scan_add(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
+    rate = _rate(RATE, channel, known, wide)
     X += row * row_step
     GAP += row * length
+    apart = tl.full((), step, tl.int64)
     first = number * part
     end = tl.minimum(first + part, length)
-    carried, remains = tl.zeros((BLOCK,), wide), tl.full((BLOCK,), 1.0, wide)
+    turn, places = tl.arange(0, STRETCH), _places(step, channel, STRETCH, FAR)
+    carried, lasted = tl.zeros((BLOCK,), wide), 0.0
     for begin in tl.range(first, end, STRETCH, num_stages=AHEAD):
-        at = begin + tl.arange(0, STRETCH)
-        left, added = _stretch(X, GAP, RATE, at, at < end, step, channel, known, wide)
-        left, added = _last_of(left, STRETCH), _last_of(added, STRETCH)
-        carried = left * carried + added
-        remains *= left
+        at = begin + turn
+        x = _some(X + begin * apart, places, at < end, known, EVEN).to(wide)
+        gap = tl.load(GAP + at, mask=at < end, other=0.0)
+        until = tl.load(GAP + at + 1, mask=(turn < STRETCH - 1) & (at + 1 < end), other=0.0)
+        carried, lasted = _sum_up(x, rate, gap, until, carried, lasted)
     own = (row * parts + number) * width + channel
     tl.store(ADDED + own, carried, mask=known)
-    tl.store(LEFT + own, remains, mask=known)
+    tl.store(LEFT + own, _left(rate, lasted), mask=known)
 
 
 @triton.jit
@@ -265,6 +325,8 @@ def _scan_forward(
     step,
     part,
     parts,
+    EVEN: tl.constexpr,
+    FAR: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -274,17 +336,22 @@ def _scan_forward(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if X.dtype.element_ty == tl.float64 else tl.float32
+    rate = _rate(RATE, channel, known, wide)
     carried = tl.load(GIVEN + (row * parts + number) * width + channel, mask=known, other=0.0).to(wide)
     X += row * row_step
     GAP += row * length
     STATES += row * length * width
+    apart = tl.full((), step, tl.int64)
+    row_width = tl.full((), width, tl.int64)
     first = number * part
     end = tl.minimum(first + part, length)
+    places, own = _places(step, channel, STRETCH, FAR), _places(width, channel, STRETCH, False)
     for begin in tl.range(first, end, STRETCH, num_stages=AHEAD):
         at = begin + tl.arange(0, STRETCH)
-        left, added = _stretch(X, GAP, RATE, at, at < end, step, channel, known, wide)
-        states = left * carried[None, :] + added
-        _put(STATES, states, at, at < end, width, channel, known)
+        x = _some(X + begin * apart, places, at < end, known, EVEN).to(wide)
+        decay = _decay(rate, tl.load(GAP + at, mask=at < end, other=0.0))
+        states = _walk(decay, x, carried, STRETCH)
+        _put(STATES + begin * row_width, states, own, at < end, known, EVEN)
         carried = _last_of(states, STRETCH)
     tl.store(LAST + row * width + channel, carried, mask=known & (number == parts - 1))
 
@@ -313,13 +380,14 @@ def _scan_join_parts(
     tl.store(GIVEN + (parts - 1 if BACKWARDS else 0) * width + channel, carried, mask=known)
     for begin in range(0, parts, JOINED):
         turn = begin + tl.arange(0, JOINED)
-        number = parts - 1 - turn if BACKWARDS else turn
-        inside = turn < parts
-        added = _some(ADDED, number, inside, width, channel, known)
-        left = tl.where(inside[:, None], _some(LEFT, number, inside, width, channel, known), 1.0)
+        number = (parts - 1 - turn if BACKWARDS else turn).to(tl.int64)
+        inside, places = turn < parts, number[:, None] * width + channel[None, :]
+        added = _some(ADDED, places, inside, known, False)
+        left = tl.where(inside[:, None], _some(LEFT, places, inside, known, False), 1.0)
         left, added = tl.associative_scan((left, added), 0, _after)
         comes_to = left * carried[None, :] + added
-        _put(GIVEN, comes_to, number - 1 if BACKWARDS else number + 1, turn + 1 < parts, width, channel, known)
+        next_places = places - width if BACKWARDS else places + width
+        _put(GIVEN, comes_to, next_places, turn + 1 < parts, known, False)
         carried = _last_of(comes_to, JOINED)
 
 
@@ -334,6 +402,8 @@ def _scan_add_back(
     width,
     part,
     parts,
+    EVEN: tl.constexpr,
+    FAR: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -343,28 +413,30 @@ def _scan_add_back(
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
+    rate = _rate(RATE, channel, known, wide)
     GRAD += row * length * width
     GAP += row * length
+    row_width = tl.full((), width, tl.int64)
     first = number * part
     end = tl.minimum(first + part, length)
-    carried, remains = tl.zeros((BLOCK,), wide), tl.full((BLOCK,), 1.0, wide)
+    turn, places = tl.arange(0, STRETCH), _places(-width, channel, STRETCH, False)
+    carried, lasted = tl.zeros((BLOCK,), wide), 0.0
     for begin in tl.range(0, end - first, STRETCH, num_stages=AHEAD):
-        at = end - 1 - begin - tl.arange(0, STRETCH)
-        left, added = _stretch_back(GRAD, GAP, RATE, at, at >= first, length, width, channel, known, wide)
-        left, added = _last_of(left, STRETCH), _last_of(added, STRETCH)
-        carried = left * carried + added
-        remains *= left
+        last = end - 1 - begin
+        at = last - turn
+        grad = _some(GRAD + last * row_width, places, at >= first, known, EVEN).to(wide)
+        gap = _next_gap(GAP, at, at >= first, length)
+        until = tl.load(GAP + at, mask=(turn < STRETCH - 1) & (at > first), other=0.0)
+        carried, lasted = _sum_up(grad, rate, gap, until, carried, lasted)
     own = (row * parts + number) * width + channel
     tl.store(ADDED + own, carried, mask=known)
-    tl.store(LEFT + own, remains, mask=known)
+    tl.store(LEFT + own, _left(rate, lasted), mask=known)
 
 
 @triton.jit
-def _stretch_back(GRAD, GAP, RATE, at, inside, length, width, channel, known, wide: tl.constexpr):
-    """`_stretch` of gradients, which decay on the way from the position after each; what comes last does not."""
-    grad = _some(GRAD, at, inside, width, channel, known).to(wide)
-    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
-    return tl.associative_scan((_decay(rate, _gap(GAP, at + 1, inside & (at + 1 < length))), grad), 0, _after)
+def _next_gap(GAP, at, inside, length):
+    """The gaps that gradients decay in on the way to some positions; what comes last does not."""
+    return tl.load(GAP + at + 1, mask=inside & (at + 1 < length), other=0.0)
 
 
 @triton.jit
@@ -384,20 +456,22 @@ def _scan_backward(
     step,
     part,
     parts,
+    EVEN: tl.constexpr,
+    FAR: tl.constexpr,
     STRETCH: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """All g of a part that is GIVEN the one after it [B, parts, D], and what it adds to the rate's gradient.
 
-    a_t's gradient is g_t s_{t-1}. Rows of GRAD_X are `row_step` apart, positions `step`.
+    a_{t+1}'s gradient is g_{t+1} s_t, and what of g_{t+1} reaches g_t is what the two differ by, but for grad_t. Rows
+    of GRAD_X are `row_step` apart, positions `step`.
     """
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = channel < width
     wide: tl.constexpr = tl.float64 if GRAD.dtype.element_ty == tl.float64 else tl.float32
-    rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
-    initial = tl.load(INITIAL + row * width + channel, mask=known, other=0.0).to(wide)
+    rate = _rate(RATE, channel, known, wide)
     own = (row * parts + number) * width + channel
     carried = tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
     grad_rate = tl.zeros((BLOCK,), wide)
@@ -405,23 +479,28 @@ def _scan_backward(
     STATES += row * length * width
     GRAD_X += row * row_step
     GAP += row * length
+    apart = tl.full((), step, tl.int64)
+    row_width = tl.full((), width, tl.int64)
     first = number * part
     end = tl.minimum(first + part, length)
+    places, to = _places(-width, channel, STRETCH, False), _places(-step, channel, STRETCH, FAR)
     for begin in tl.range(0, end - first, STRETCH, num_stages=AHEAD):
-        at = end - 1 - begin - tl.arange(0, STRETCH)
+        last = end - 1 - begin
+        at = last - tl.arange(0, STRETCH)
         inside = at >= first
-        # The states before these positions, and before the first one the initial state.
-        before = _some(STATES - width, at, inside & (at > 0), width, channel, known).to(wide)
-        before = tl.where((at == 0)[:, None], initial[None, :], before)
-        left, added = _stretch_back(GRAD, GAP, RATE, at, inside, length, width, channel, known, wide)
-        total = left * carried[None, :] + added
-        _put(GRAD_X, total, at, inside, step, channel, known)
+        grad = _some(GRAD + last * row_width, places, inside, known, EVEN).to(wide)
+        states = _some(STATES + last * row_width, places, inside, known, EVEN).to(wide)
+        gap = _next_gap(GAP, at, inside, length)
+        total = _walk(_decay(rate, gap), grad, carried, STRETCH)
+        _put(GRAD_X + last * apart, total, to, inside, known, EVEN)
         carried = _last_of(total, STRETCH)
-        # At a reset the decay is 0, and outside a gap is.
-        gap = _gap(GAP, at, inside)
-        grad_rate += tl.sum(total * before * _decay(rate, gap) * gap.to(wide)[:, None], 0)
-    tl.store(GRAD_RATE + own, -grad_rate, mask=known)
+        grad_rate += tl.sum((total - grad) * states * gap.to(wide)[:, None], 0)
+    # What reaches the first state from the one before it.
     gap = tl.load(GAP).to(wide)
-    decay = tl.where(gap < 0, 0.0, tl.exp(-rate * gap))
-    grad_initial = (carried * decay).to(GRAD_INITIAL.dtype.element_ty)
-    tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & (number == 0))
+    reaches = carried * _left(rate, gap)
+    begins = number == 0
+    initial = tl.load(INITIAL + row * width + channel, mask=known & begins, other=0.0).to(wide)
+    grad_rate += reaches * initial * gap
+    tl.store(GRAD_RATE + own, -grad_rate, mask=known)
+    grad_initial = reaches.to(GRAD_INITIAL.dtype.element_ty)
+    tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & begins)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from torchcram.ops.decay.triton import scan_rows, scan_rows_backward
+from torchcram.ops.decay.triton import far_at_resets, scan_rows, scan_rows_backward
 from torchcram.ops.dispatch import on_device
 from torchcram.ops.expert import Given
 
@@ -41,7 +41,8 @@ _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which 
 
 def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    h, last, squares, *_ = advance(*given, steps, learns)
+    into, rate, gap, reset, *rest = given
+    h, last, squares, *_ = advance(into, rate, far_at_resets(gap, reset), *rest, steps, learns)
     return h, last, squares.detach().sum(-1) / len(given.rate)
 
 
@@ -51,7 +52,6 @@ def advance(
     into: Tensor,
     rate: Tensor,
     gap: Tensor,
-    reset: Tensor,
     initial: Tensor,
     log_gap: Tensor,
     gate_weight: Tensor,
@@ -66,7 +66,7 @@ def advance(
     """
     batch, length, width = into.shape[0], into.shape[1], weight.shape[0]
     into, log_gap, weight = into.contiguous(), log_gap.contiguous(), weight.contiguous()
-    start, last = scan_rows(into[..., :width], rate, gap, reset, initial)
+    start, last = scan_rows(into[..., :width], rate, gap, initial)
     middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
     squares = into.new_empty(batch, length, _halves(width), dtype=torch.float32)
@@ -120,7 +120,6 @@ def advance_backward(
     slopes: Tensor,
     rate: Tensor,
     gap: Tensor,
-    reset: Tensor,
     initial: Tensor,
     log_gap: Tensor,
     gate_weight: Tensor,
@@ -159,6 +158,7 @@ def advance_backward(
                 sums.stride(0),
                 inner.stride(0),
                 STEPS=steps,
+                EVEN=rows % _STRETCH == 0 and width % channels == 0,
                 FIRST=number == 0,
                 LAST=number == steps - 1,
                 STRETCH=_STRETCH,
@@ -171,7 +171,7 @@ def advance_backward(
     if steps > 1:
         grad_weight = torch.addmm(grad_weight, inner[1:].view(-1, width).t(), middle.view(-1, width))
     grad_rate, grad_initial = scan_rows_backward(
-        g.view(start.shape), grad_last, start, rate, gap, reset, initial, grad_into[..., :width]
+        g.view(start.shape), grad_last, start, rate, gap, initial, grad_into[..., :width]
     )
     return grad_into, grad_rate, grad_initial, grad_weight, sums
 
@@ -193,7 +193,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 @advance.register_fake
 def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    initial, steps, learns = rest[3], *rest[-2:]
+    initial, steps, learns = rest[2], *rest[-2:]
     shape = (*into.shape[:2], initial.shape[1])
     return (
         into.new_empty(shape),
@@ -209,7 +209,7 @@ def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor,
 def _(
     grad: Tensor, grad_last: Tensor, start: Tensor, middle: Tensor, slopes: Tensor, *rest: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rate, _, _, initial, _, _, gate_bias, weight = rest
+    rate, _, initial, _, _, gate_bias, weight = rest
     batch, length, width = start.shape
     return (
         start.new_empty(batch, length, 2 * width),
@@ -221,14 +221,14 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[3:], *inputs[1:9])
+    ctx.save_for_backward(*output[3:], *inputs[1:8])
 
 
 def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     into, rate, initial, weight, sums = advance_backward(grad, grad_last, *ctx.saved_tensors)
     # Here, and not in the operator, it is compiled together with whatever comes after.
     gate_weight, gate_bias = sums.sum((1, 2)).to(ctx.saved_tensors[-2].dtype)
-    return into, rate.sum(0), None, None, initial, None, gate_weight, gate_bias, weight, None, None
+    return into, rate.sum(0), None, initial, None, gate_weight, gate_bias, weight, None, None
 
 
 advance.register_autograd(_gradient, setup_context=_remember)
@@ -317,6 +317,7 @@ def _euler_slope(
     sums_step,
     inner_step,
     STEPS: tl.constexpr,
+    EVEN: tl.constexpr,
     FIRST: tl.constexpr,
     LAST: tl.constexpr,
     STRETCH: tl.constexpr,
@@ -326,37 +327,59 @@ def _euler_slope(
     """INNER, the gradient of W h + drive in a step, and what the gate's gradients sum up to; of a few channels.
 
     In the FIRST step, which comes last, the sum over all steps goes to the second half of GRAD_INTO [rows, 2D]; those
-    of the others are `inner_step` further on each. In the LAST step GRAD is copied to COPY.
+    of the others are `inner_step` further on each. In the LAST step GRAD is copied to COPY. EVEN: all positions and
+    channels of a stretch are there.
     """
     first = tl.program_id(0)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     known = channel < width
+    turn = tl.arange(0, STRETCH)
+    here, there = turn[:, None] * width + channel[None, :], turn[:, None] * 2 * width + channel[None, :]
+    row_width = tl.full((), width, tl.int64)
     by_weight = tl.zeros((STRETCH, CHANNELS), tl.float32)  # summed over positions once, at the end
     by_bias = tl.zeros((STRETCH, CHANNELS), tl.float32)
     for begin in tl.range(first * STRETCH, rows, tl.num_programs(0) * STRETCH, num_stages=AHEAD):
-        at = (begin + tl.arange(0, STRETCH)).to(tl.int64)
-        inside = at < rows
+        start = begin * row_width
+        inside = begin + turn < rows
         mask = inside[:, None] & known[None, :]
-        here = at[:, None] * width + channel[None, :]
-        grad = tl.load(GRAD + here, mask=mask, other=0.0)
+        grad = _some(GRAD + start + here, mask, EVEN)
         if LAST:
-            tl.store(COPY + here, grad, mask=mask)
+            _put(COPY + start + here, grad, mask, EVEN)
         grad = share * grad.to(tl.float32)
-        slope = tl.load(SLOPE + here, mask=mask, other=0.0).to(tl.float32)
-        log_gap = tl.load(LOG_GAP + at, mask=inside, other=0.0).to(tl.float32)
-        gate = _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known)
-        inner = grad * gate * (1 - slope * slope)
-        tl.store(INNER + here, inner.to(INNER.dtype.element_ty), mask=mask)
-        turned = grad * slope * gate * (1 - gate)
-        by_bias += turned
-        by_weight += turned * log_gap[:, None]
+        slope = _some(SLOPE + start + here, mask, EVEN).to(tl.float32)
+        log_gap = tl.load(LOG_GAP + begin + turn, mask=inside, other=0.0).to(tl.float32)[:, None]
+        # σ(x) is (1 + tanh(x/2))/2, and its slope (1 - tanh²(x/2))/4: what is the same for all is left to the end. To
+        # load weights for each stretch is cheaper than to have them where the compiler would put them.
+        weight = 0.5 * tl.load(GATE_WEIGHT + channel, mask=known, other=0.0).to(tl.float32)
+        bias = 0.5 * tl.load(GATE_BIAS + channel, mask=known, other=0.0).to(tl.float32)
+        turned = _tanh(bias[None, :] + weight[None, :] * log_gap)
+        inner = grad * (0.5 + 0.5 * turned) * (1 - slope * slope)
+        _put(INNER + start + here, inner, mask, EVEN)
+        of_gate = grad * slope * (1 - turned * turned)
+        by_bias += of_gate
+        by_weight += of_gate * log_gap
         if FIRST:
-            another = INNER + here
+            another = INNER + start
             for _ in tl.static_range(1, STEPS):
                 another += inner_step
-                inner += tl.load(another, mask=mask, other=0.0).to(tl.float32)
-            there = GRAD_INTO + at[:, None] * 2 * width + width + channel[None, :]
-            tl.store(there, inner.to(GRAD_INTO.dtype.element_ty), mask=mask)
+                inner += _some(another + here, mask, EVEN).to(tl.float32)
+            _put(GRAD_INTO + 2 * start + width + there, inner, mask, EVEN)
     own = SUMS + first * width + channel
-    tl.store(own, tl.sum(by_weight, 0), mask=known)
-    tl.store(own + sums_step, tl.sum(by_bias, 0), mask=known)
+    tl.store(own, tl.sum(by_weight, 0) * 0.25, mask=known)
+    tl.store(own + sums_step, tl.sum(by_bias, 0) * 0.25, mask=known)
+
+
+@triton.jit
+def _some(places, mask, EVEN: tl.constexpr):
+    """What is there; 0 outside, if there is any such, which an EVEN division leaves out."""
+    if EVEN:
+        return tl.load(places)
+    return tl.load(places, mask=mask, other=0.0)
+
+
+@triton.jit
+def _put(places, x, mask, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(places, x.to(places.dtype.element_ty))
+    else:
+        tl.store(places, x.to(places.dtype.element_ty), mask=mask)
