@@ -44,11 +44,12 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def given(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-    """into, rate, gap, reset and the initial state; see `ops.expert.Given`."""
+    """into, rate, gap (far at resets) and the initial state; see `ops.expert.Given`."""
     into = torch.randn(batch, length, 2 * WIDTH, device="cuda").bfloat16()
     gap = torch.rand(batch, length, device="cuda")
     reset = torch.rand(batch, length, device="cuda") < 0.001
-    return into, torch.rand(WIDTH, device="cuda"), gap, reset, torch.randn(batch, WIDTH, device="cuda")
+    gap = decay.far_at_resets(gap, reset)
+    return into, torch.rand(WIDTH, device="cuda"), gap, torch.randn(batch, WIDTH, device="cuda")
 
 
 def scans(batch: int, length: int) -> Iterator[str]:
@@ -70,11 +71,11 @@ def scans(batch: int, length: int) -> Iterator[str]:
 
 
 def euler(batch: int = 8, length: int = 8192) -> Iterator[str]:
-    into, rate, gap, reset, initial = given(batch, length)
+    into, rate, gap, initial = given(batch, length)
     gate_weight, gate_bias = torch.randn(2, WIDTH, device="cuda")
     weight = (torch.randn(WIDTH, WIDTH, device="cuda") / 22).bfloat16()
-    inputs = into, rate, gap, reset, initial, gap.log1p(), gate_weight, gate_bias, weight
-    scan = timed(lambda: decay.scan_rows(into[..., :WIDTH], rate, gap, reset, initial))
+    inputs = into, rate, gap, initial, gap.log1p(), gate_weight, gate_bias, weight
+    scan = timed(lambda: decay.scan_rows(into[..., :WIDTH], rate, gap, initial))
     expected, *_ = expert.advance(*inputs, STEPS, False)
     usual = expert._STEP
     for tile in (usual, usual._replace(warps=8, registers=128), usual._replace(rows=256, warps=8)):
@@ -86,12 +87,16 @@ def euler(batch: int = 8, length: int = 8192) -> Iterator[str]:
         ]
         yield f"Euler step {tuple(tile)}: {each[0]:.1f} us, {each[1]:.1f} us if it learns, off by {wrong:.0e}"
     expert._STEP = usual
-    _, _, *kept = expert.advance(*inputs, STEPS, True)
+    _, _, _, *kept = expert.advance(*inputs, STEPS, True)
     grad, last = torch.randn_like(expected), torch.zeros_like(initial)
-    for stretch, channels, warps in product((8, 16, 32), (128, 256, 512), (4, 8)):
-        expert._STRETCH, expert._CHANNELS, expert._WARPS = stretch, channels, warps
-        whole = timed(lambda: expert.advance_backward(grad, last, *kept, *inputs[1:]), 3)
-        yield f"gradients, {stretch} x {channels} at a time, {warps} warps: {whole:.1f} us in all"
+    for stretch, channels, warps, ahead in product((8, 16, 32), (128, 256), (4, 8), (2, 4)):
+        expert._STRETCH, expert._CHANNELS, expert._WARPS, expert._AHEAD = stretch, channels, warps, ahead
+        name = f"gradients, {stretch} x {channels} at a time, {warps} warps, {ahead} ahead"
+        try:
+            whole = timed(lambda: expert.advance_backward(grad, last, *kept, *inputs[1:]), 3)
+            yield f"{name}: {whole:.1f} us in all"
+        except Exception as error:
+            yield f"{name}: {type(error).__name__} {str(error)[:100]}"
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ def advance_backward(
         g.addmm_(inner[number].view(rows, width), weight)
     grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
     if steps > 1:
-        grad_weight = torch.addmm(grad_weight, inner[1:].view(-1, width).t(), middle.view(-1, width))
+        grad_weight.addmm_(inner[1:].view(-1, width).t(), middle.view(-1, width))
     grad_rate, grad_initial = scan_rows_backward(
         g.view(start.shape), grad_last, start, rate, gap, initial, grad_into[..., :width]
     )

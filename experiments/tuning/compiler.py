@@ -1,0 +1,52 @@
+"""Times a training step and a prefill of both models as the compiler makes them under each of some settings; on a GPU.
+
+Usage: compiler.py [LENGTH [SETTING...]], which are the names below. A line each; compilation takes most of the time.
+"""
+
+import sys
+import time
+
+import torch
+
+from torchcram.bench.timing import in_turns
+from torchcram.bench.whole import SETTLE, WARM_UP, Contender, Size, imposed
+from torchcram.memory import RoutingPolicy
+from torchcram.models import baseline
+
+FUSED = {"realize_reads_threshold": 16, "realize_opcount_threshold": 300, "realize_acc_reads_threshold": 32}
+SETTINGS = {
+    "as it is": {},
+    "early": {"triton.enable_pdl": True},
+    "fused": FUSED,
+    "cooperative": {"triton.cooperative_reductions": True},
+    "early fused": {"triton.enable_pdl": True, **FUSED},
+    "early fused cooperative": {"triton.enable_pdl": True, "triton.cooperative_reductions": True, **FUSED},
+    "products tried out": {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"},
+}
+
+
+def main(length: int, names: list[str]) -> None:
+    place, size = torch.device("cuda"), Size()
+    batch = max(1, size.tokens // length)
+    tokens = torch.randint(size.vocabulary, (batch, length), device=place)
+    for name in names:
+        for model in ("cram", "transformer"):
+            config = size.cram() if model == "cram" else baseline(model, size.cram())
+            for what in ("train", "prefill"):
+                policy = RoutingPolicy()
+                if model == "cram":
+                    policy = imposed(size, batch, length, config.layers, place, training=what == "train")
+                begun = time.perf_counter()
+                try:
+                    with torch._inductor.config.patch(SETTINGS[name]):
+                        contender = Contender(config, size, place)
+                        run = (contender.train if what == "train" else contender.prefill)(tokens, policy)
+                        (seconds,) = in_turns(run, repeats=9, warm_up=WARM_UP, settle=SETTLE)
+                    took = time.perf_counter() - begun
+                    print(f"{name}: {model} {what} {length} {1000 * seconds:.2f} ms, after {took:.0f} s", flush=True)
+                except Exception as error:
+                    print(f"{name}: {model} {what} failed: {type(error).__name__} {str(error)[:200]}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 8192, sys.argv[2:] or list(SETTINGS))
