@@ -16,6 +16,7 @@ from torchcram.config import (
     SemanticConfig,
     WorkingConfig,
 )
+from torchcram.memory.compiling import compile_layer
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, nothing_before, smooth
 from torchcram.memory.foresight import Foresight
@@ -341,7 +342,7 @@ class Block(nn.Module):
         if self.index is not None:
             self._consult = torch.compiler.disable(self._consult)  # type: ignore
         torch._dynamo.config.recompile_limit = max(_SIZES, torch._dynamo.config.recompile_limit)
-        self.compile()
+        compile_layer(self)
 
     def _consult(
         self,

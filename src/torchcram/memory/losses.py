@@ -39,10 +39,9 @@ def routing_losses(decision: Decision, quality: Tensor, mask: Tensor, counts: Co
     quality [B, N] is the best q known for each token, without gradient; mask [B, N].
     """
     probabilities = decision.probabilities.masked_fill(~mask.unsqueeze(-1), 0)
-    return {
-        "reads": probabilities[..., EPISODIC].sum() / counts.tokens,
-        "recall": -(probabilities[..., SEMANTIC] * quality).sum() / counts.tokens,
-    }
+    both = torch.stack([probabilities[..., EPISODIC], -probabilities[..., SEMANTIC] * quality])
+    reads, recall = both.flatten(1).sum(1) / counts.tokens
+    return {"reads": reads, "recall": recall}
 
 
 def consolidation_losses(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchcram.config import BaselineConfig, OutputConfig
 from torchcram.config.baseline import CATEGORIES
 from torchcram.memory import Norm, RoutingPolicy, Timeline, narrowly
+from torchcram.memory.compiling import compile_layer
 from torchcram.memory.losses import Counts
 from torchcram.memory.state import TensorTree
 from torchcram.models.baselines.adaptive import Boat, Depth, Uncertain
@@ -87,7 +88,7 @@ class BaselineBlock(nn.Module):
 
     def compile_parts(self) -> None:
         """Compile the layer; where the number of rows is known only when it runs, the compiler breaks it up."""
-        self.compile()
+        compile_layer(self)
 
     def _look_if_uncertain(
         self,
