@@ -33,6 +33,8 @@ class Tile(NamedTuple):
 
 # Two programs share a processor: one writes while the other multiplies.
 _STEP = Tile(128, 128, 64, 4, 3)
+# Those that begin together would multiply together and write together, all the way: so many cycles between them help.
+_LATER, _PROCESSORS = 0, 132
 _STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
 _AHEAD = 4  # of them that are on their way to the chip, or used, at the same time
 _PROGRAMS = 132  # that sum gradients over positions: so many that all of them, for all channels, are at work at once
@@ -98,6 +100,8 @@ def advance(
                 1 / steps,
                 LEARNS=learns,
                 LAST=number == steps - 1,
+                LATER=_LATER,
+                PROCESSORS=_PROCESSORS,
                 ROWS=_STEP.rows,
                 COLUMNS=columns,
                 DEPTH=_STEP.depth,
@@ -250,6 +254,25 @@ def _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known):
     return 0.5 + 0.5 * _tanh(0.5 * (bias[None, :] + weight[None, :] * log_gap[:, None]))
 
 
+_WAIT = tl.constexpr("""{
+    .reg .u32 begun, now;
+    .reg .pred more;
+    mov.u32 begun, %clock;
+    AGAIN:
+    mov.u32 now, %clock;
+    sub.u32 now, now, begun;
+    setp.lt.u32 more, now, $1;
+    @more bra AGAIN;
+    mov.u32 $0, now;
+}""")
+
+
+@triton.jit
+def _wait(cycles):
+    """Until so many cycles have passed."""
+    tl.inline_asm_elementwise(_WAIT, "=r,r", [cycles], dtype=tl.int32, is_pure=False, pack=1)
+
+
 @triton.jit
 def _euler_step(
     H,
@@ -267,6 +290,8 @@ def _euler_step(
     share,
     LEARNS: tl.constexpr,
     LAST: tl.constexpr,
+    LATER: tl.constexpr,
+    PROCESSORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -276,6 +301,10 @@ def _euler_step(
     BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
     needs must fit into the registers at once. The LAST step leaves SQUARES [rows, halves], a sum of squares for each.
     """
+    # The second program of each processor is one of these, and the others take turns from then on.
+    second = (tl.program_id(0) >= PROCESSORS) & (tl.program_id(0) < 2 * PROCESSORS)
+    if (LATER > 0) & second:
+        _wait(tl.full((1,), LATER, tl.int32))
     across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
     column, first = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across * ROWS
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
