@@ -193,7 +193,7 @@ def imposed(size: Size, batch: int, length: int, layers: int, device: torch.devi
     priorities = torch.randn(batch, length, layers, generator=generator).to(device)
     actions = torch.where(chance < size.reads, EPISODIC, SEMANTIC).to(device)
     if not training:
-        return RoutingPolicy(actions=actions, priorities=priorities)
+        return RoutingPolicy(actions=actions, priorities=priorities, verify=False)
     return RoutingPolicy(
         actions=actions,
         priorities=priorities,

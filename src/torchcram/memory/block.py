@@ -58,7 +58,7 @@ class BlockOutput:
     reading: Reading | None
     """The reads computed: of tokens that use theirs, and audits; None in a layer without a buffer."""
     exact: Tensor | None
-    """[B, R]: the true q of the reads computed; None where nothing is read or recalled."""
+    """[B, R]: the true q of the reads computed; None where nothing is read or recalled, or `policy.verify` is off."""
     reads: Tensor
     """[B, N] bool: the read was executed and counts as one (audits apart)."""
     audits: Tensor
@@ -253,7 +253,8 @@ class Block(nn.Module):
             reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
         recalled, judged, exact = None, None, None
-        if self.semantic is not None and self.quality is not None and reading is not None:
+        verify = self.training or policy.verify
+        if self.semantic is not None and self.quality is not None and reading is not None and verify:
             # What they learn from reads shapes these two alone, not the tokens that are recalled from.
             token = gather_rows(u, reading.rows).detach()
             remembered = self.semantic.down(token)
@@ -429,8 +430,8 @@ class Block(nn.Module):
         if not torch.compiler.is_compiling():
             return outward(h), None if priority is None else priority(h), None
         told = None if torch.is_grad_enabled() else self.predictor.telling
-        maps = (outward, priority, told)
+        maps = (outward, told, priority)  # the single column last: what is wide begins where memory is read at once
         found = iter(side_by_side(h, *(each for each in maps if each is not None)))
-        context, of_priority, of_next = (None if each is None else next(found) for each in maps)
+        context, of_next, of_priority = (None if each is None else next(found) for each in maps)
         assert context is not None
         return context, of_priority, of_next

@@ -56,6 +56,9 @@ class RoutingPolicy:
     """[B, N] bool: where an answer counts, if at few positions only; so the index knows whose reads mean something."""
     asked: Tensor | None = None
     """[B, N] bool: where the main answer is scored in training; so a baseline knows how unsure it usually is there."""
+    verify: bool = True
+    """Find out how well each read could have been recalled (`BlockOutput.exact`). Training always does; whoever only
+    wants predictions, as of a prompt, need not."""
     keep_all: bool = False
     """No event is evicted, however small the buffer: so a model learns what is worth keeping. Leaves no state."""
     generator: torch.Generator | None = None
