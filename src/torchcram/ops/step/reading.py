@@ -96,6 +96,7 @@ def read(
     SIZE: tl.constexpr,
     TRAINED: tl.constexpr,
     FEW: tl.constexpr,
+    MANY: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """What one head of a sequence reads, if the router has it read, and then what it writes, if it is let in.
@@ -169,8 +170,8 @@ def read(
         found = tl.sum(sums * share[:, None], 0) * total
         tl.debug_barrier()
         tl.store(FOUND + row * WIDTH + head * SIZE + own, found.to(FOUND.dtype.element_ty))
-        for begin in range(0, slots, FEW):
-            at = begin + tl.arange(0, FEW)
+        for begin in range(0, slots, MANY):
+            at = begin + tl.arange(0, MANY)
             score = tl.load(SCORES + at, mask=at < slots, other=float("-inf"))
             weight = tl.exp(score - highest) * total / HEADS
             tl.atomic_add(MASS + far * slots + at, weight, mask=score != float("-inf"), sem="relaxed")

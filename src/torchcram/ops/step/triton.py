@@ -28,6 +28,7 @@ _MEETING = 1024  # bytes of a row of u and of h that meet in registers, which ar
 _READING = 8  # warps of a program that reads
 _TILE = 1024  # slots looked at together for the worst
 _BYTES = 16 << 10  # of keys or values that are read together
+_SCORES = 2048  # of one head that are looked at together once all are there
 
 
 def step(
@@ -188,6 +189,7 @@ def step(
             SIZE=size,
             TRAINED=sizes.trained_length or 0,
             FEW=min(_BYTES // x.element_size() // size, _power(slots)),
+            MANY=min(_SCORES, _power(slots)),
             num_warps=_READING,
             **ahead,
         )
