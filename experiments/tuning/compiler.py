@@ -1,6 +1,8 @@
 """Times a training step and a prefill of both models as the compiler makes them under each of some settings; on a GPU.
 
-Usage: compiler.py [LENGTH [SETTING...]], which are the names below. A line each; compilation takes most of the time.
+Usage: compiler.py LENGTH MODELS WHAT [SETTING...], for instance `compiler.py 8192 cram,transformer train "as it is"`;
+the settings are those below. Compilation takes most of the time: several of these can compile side by side, and each is
+timed while the others wait, if TORCHCRAM_TURNS names a file.
 """
 
 import sys
@@ -25,14 +27,14 @@ SETTINGS = {
 }
 
 
-def main(length: int, names: list[str]) -> None:
+def main(length: int, models: list[str], whats: list[str], names: list[str]) -> None:
     place, size = torch.device("cuda"), Size()
     batch = max(1, size.tokens // length)
     tokens = torch.randint(size.vocabulary, (batch, length), device=place)
     for name in names:
-        for model in ("cram", "transformer"):
+        for model in models:
             config = size.cram() if model == "cram" else baseline(model, size.cram())
-            for what in ("train", "prefill"):
+            for what in whats:
                 policy = RoutingPolicy()
                 if model == "cram":
                     policy = imposed(size, batch, length, config.layers, place, training=what == "train")
@@ -49,4 +51,4 @@ def main(length: int, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 8192, sys.argv[2:] or list(SETTINGS))
+    main(int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(","), sys.argv[4:] or list(SETTINGS))

@@ -82,19 +82,19 @@ def main(rows: int = 65_536) -> None:
     gate = torch.sigmoid(b.double() + a.double() * gap.double()[:, None])
     expected = h.double() + SHARE * gate * torch.tanh(h.double() @ weight.double().T + drive)
     print(f"the product alone: {timed(lambda: torch.mm(h, weight.T, out=after)):.1f} us")
-    shapes = (
+    one_each, in_turn, large, broad = (
         (128, 128, 64, 4, 3, 2048),
         (128, 128, 64, 4, 3, 264),
-        (128, 128, 64, 8, 3, 264),
         (256, 128, 64, 8, 3, 132),
         (128, 256, 64, 8, 3, 132),
     )
-    for shape, early, flat, cycles, learns in product(
-        shapes, (False, True), (False, True), (0, 3000, 6000, 9000), (False, True)
-    ):
-        rows_, columns, *_, programs = shape
-        if cycles and programs < 264:
-            continue
+    choices = [
+        *product((one_each,), (False, True), (False,), (0, 2000, 4000, 6000, 8000)),
+        *product((in_turn,), (False, True), (False, True), (0, 4000)),
+        *product((large, broad), (False,), (False, True), (0,)),
+    ]
+    for (shape, early, flat, cycles), learns in product(choices, (False, True)):
+        rows_, columns, *_ = shape
         name = f"{shape} {'drive first' if early else ''} {'flat' if flat else ''} {cycles} cycles"
         part = [rows_, columns // 2]
 
