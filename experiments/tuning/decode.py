@@ -1,7 +1,8 @@
 """Times a decoder's step and the rival's for each choice of constants, one line each; on a GPU.
 
-Arguments: any of 32, 1 (a decoder's step at that batch), attention, rival. Default: 32 and 1, which end after 85 s at
-the latest. `32`, `1` and `attention rival` by themselves are complete.
+Arguments: any of 32, 1 (a decoder's step at that batch), kernels (what each kernel of a step takes, at both batches),
+attention, rival. Default: 32 and 1, which end after 85 s at the latest. `32`, `1`, `kernels` and `attention rival` by
+themselves are complete.
 """
 
 import sys
@@ -100,6 +101,26 @@ def ours(batch: int) -> None:
 
 
 @torch.no_grad()
+def each_kernel(batch: int) -> None:
+    """Microseconds that a step spends in each kernel; those that begin early are longer by what they wait."""
+    place = torch.device("cuda")
+    made = _decoder(SIZE.cram(), SIZE, batch, CONTEXT, place)
+    tokens = torch.randint(SIZE.vocabulary, (64, batch), device=place)
+    for number in range(8):
+        made.step(tokens[number])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for number in range(64):
+            made.step(tokens[number])
+        torch.cuda.synchronize()
+    for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total):
+        spent, count = event.self_device_time_total / 64, event.count // 64
+        if count:
+            print(
+                f"batch {batch:3d} {event.key[:60]:60s} {spent:7.1f} us a step, {count:3d} of {spent / count:5.2f} us"
+            )
+
+
+@torch.no_grad()
 def attention(batch: int, length: int) -> None:
     """The rival's attention by itself, out of as many different caches as it has layers."""
     heads, size, layers = 8, 64, 8 if batch == 1 else 2
@@ -164,6 +185,9 @@ def rival(batch: int, length: int) -> None:
 if __name__ == "__main__":
     print(torch.cuda.get_device_name(), torch.__version__)
     wanted = sys.argv[1:] or ["32", "1"]
+    if "kernels" in wanted:
+        each_kernel(1)
+        each_kernel(32)
     if "attention" in wanted:
         attention(1, 131072)
     if "32" in wanted:
