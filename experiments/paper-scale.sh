@@ -87,7 +87,7 @@ case $parts in *lengths*)
     for pair in 2048:64 8192:16 32768:8 131072:4; do
         length=${pair%:*} rows=${pair#*:}
         evaluate transformer "$transformer" "$length" "$rows"
-        for slots in 512 2048 4096; do
+        for slots in 512 2048 2560 4096; do
             evaluate "cram-$slots" "$first" "$length" "$rows" --set "model.episodic.slots=$slots"
         done
     done

@@ -55,7 +55,7 @@ for part in $parts; do
     decode)
         for batch in 1 32; do
             for length in 2048 131072; do
-                begin "decode-$batch-$length" decode --batches $batch --lengths $length --buffers 512,2048
+                begin "decode-$batch-$length" decode --batches $batch --lengths $length --buffers 512,2048,2560,4096
             done
         done
         end "decode-*.json" bench-decode.json

@@ -213,7 +213,11 @@ CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* all) {
 }
 CALL cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (watching) fprintf(log(), "memcpy\t%zu\t%d\n", bytes, kind);
-  if (bytes <= kCopied) memcpy(to, from, bytes);
+  if (kind == cudaMemcpyDeviceToHost) {
+    memset(to, 0, bytes);  // what nobody computed must not decide how much memory is asked for
+  } else if (bytes <= kCopied) {
+    memcpy(to, from, bytes);
+  }
   return cudaSuccess;
 }
 CALL cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
@@ -342,19 +346,23 @@ CALL cublasStatus_t cublasGemmStridedBatchedEx(Handle, Operation, Operation, int
                                                int batch, cublasComputeType_t, cublasGemmAlgo_t) {
   return multiply(m, n, k, batch, bytes_of(a), bytes_of(c));
 }
-CALL cublasStatus_t cublasSgemm_v2(Handle, Operation, Operation, int m, int n, int k, const float*, const float*, int,
-                                   const float*, int, const float*, float*, int) {
-  return multiply(m, n, k, 1, 4, 4);
-}
-CALL cublasStatus_t cublasSgemv_v2(Handle, Operation, int m, int n, const float*, const float*, int, const float*, int,
-                                   const float*, float*, int) {
-  return multiply(m, 1, n, 1, 4, 4);
-}
-CALL cublasStatus_t cublasSgemmStridedBatched(Handle, Operation, Operation, int m, int n, int k, const float*,
-                                              const float*, int, long long, const float*, int, long long, const float*,
-                                              float*, int, long long, int batch) {
-  return multiply(m, n, k, batch, 4, 4);
-}
+// Products of numbers of one kind.
+#define PRODUCTS(letter, number)                                                                                     \
+  CALL cublasStatus_t cublas##letter##gemm_v2(Handle, Operation, Operation, int m, int n, int k, const number*,       \
+                                              const number*, int, const number*, int, const number*, number*, int) {  \
+    return multiply(m, n, k, 1, sizeof(number), sizeof(number));                                                      \
+  }                                                                                                                   \
+  CALL cublasStatus_t cublas##letter##gemv_v2(Handle, Operation, int m, int n, const number*, const number*, int,     \
+                                              const number*, int, const number*, number*, int) {                      \
+    return multiply(m, 1, n, 1, sizeof(number), sizeof(number));                                                      \
+  }                                                                                                                   \
+  CALL cublasStatus_t cublas##letter##gemmStridedBatched(                                                             \
+      Handle, Operation, Operation, int m, int n, int k, const number*, const number*, int, long long, const number*, \
+      int, long long, const number*, number*, int, long long, int batch) {                                            \
+    return multiply(m, n, k, batch, sizeof(number), sizeof(number));                                                  \
+  }
+PRODUCTS(S, float)
+PRODUCTS(D, double)
 CALL size_t cublasLtGetVersion() { return 130100; }
 CALL cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle), CUBLAS_STATUS_SUCCESS; }
 CALL cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* what, cublasComputeType_t, cudaDataType_t) {

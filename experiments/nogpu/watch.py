@@ -1,7 +1,7 @@
 """Runs a script on a GPU that does nothing, and tells what it would have been asked for; see README.md.
 
-Usage: watch.py SCRIPT [WORDS...]. Scripts may `import watch` and say `watch.watching(True)` where it matters; others
-are watched from the beginning to the end.
+Usage: watch.py SCRIPT [WORDS...] or watch.py -m MODULE [WORDS...]. Scripts may `import watch` and say
+`watch.watching(True)` where it matters; others are watched from the beginning to the end.
 """
 
 import atexit
@@ -21,9 +21,12 @@ def watching(on: bool) -> None:
 
 def prepare() -> None:
     """Whatever is timed to be chosen from is as good as anything else; compiled kernels say how much they move."""
+    import torch
     import torch._inductor.runtime.benchmarking as benchmarking
     import torch._inductor.runtime.triton_heuristics as heuristics
     import triton
+
+    from torchcram.bench import timing
 
     benchmarking.TritonBenchmarker.benchmark_gpu = lambda *_, **__: 1.0
     heuristics.CachingAutotuner.bench = lambda *_, **__: 1.0
@@ -36,16 +39,21 @@ def prepare() -> None:
 
     heuristics.CachingAutotuner.run = noted
     torch.cuda._sleep = lambda _: None
-    torch.backends.cuda.enable_cudnn_sdp(False)  # its library wants a real device
+    # What libraries do that want a real device: cuDNN's, and that which compiles this function when it is first used.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    timing.BACKENDS["cuDNN"] = timing.BACKENDS["FlashAttention"]
+    torch.special.ndtri = torch.zeros_like
 
 
 if __name__ == "__main__":
-    import torch
-
     sys.modules["watch"] = sys.modules["__main__"]
     prepare()
     watching(True)
     atexit.register(watching, False)
     sys.argv = sys.argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[0] == "-m":
+        sys.argv = sys.argv[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs a script on a GPU that does nothing; see README.md. Usage: watch.sh LOG SCRIPT [WORDS...]
+# Runs a script on a GPU that does nothing; see README.md. Usage: watch.sh LOG SCRIPT [WORDS...] or
+# watch.sh LOG -m MODULE [WORDS...]
 # PYTHON: one with a CUDA build of PyTorch; what is compiled is kept in BUILD.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -7,7 +8,7 @@ python=${PYTHON:-python}
 build=${BUILD:-$here/../../build/nogpu}
 log=$1
 shift
-mkdir -p "$build"
+mkdir -p "$build" "$(dirname "$log")"
 packages=$("$python" -c 'import nvidia, os; print(list(nvidia.__path__)[0])')
 cuda=${CUDA_HOME:-/usr/local/cuda}
 for part in runtime driver; do

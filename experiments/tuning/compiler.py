@@ -11,23 +11,22 @@ import time
 import torch
 
 from torchcram.bench.timing import in_turns
+from torchcram.bench.turns import take_part
 from torchcram.bench.whole import SETTLE, WARM_UP, Contender, Size, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 
-FUSED = {"realize_reads_threshold": 16, "realize_opcount_threshold": 300, "realize_acc_reads_threshold": 32}
 SETTINGS = {
     "as it is": {},
     "early": {"triton.enable_pdl": True},
-    "fused": FUSED,
     "cooperative": {"triton.cooperative_reductions": True},
-    "early fused": {"triton.enable_pdl": True, **FUSED},
-    "early fused cooperative": {"triton.enable_pdl": True, "triton.cooperative_reductions": True, **FUSED},
+    "early cooperative": {"triton.enable_pdl": True, "triton.cooperative_reductions": True},
     "products tried out": {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"},
 }
 
 
 def main(length: int, models: list[str], whats: list[str], names: list[str]) -> None:
+    take_part()
     place, size = torch.device("cuda"), Size()
     batch = max(1, size.tokens // length)
     tokens = torch.randint(size.vocabulary, (batch, length), device=place)

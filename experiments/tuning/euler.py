@@ -14,8 +14,27 @@ import triton.language as tl
 from expert import WIDTH, off, timed
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from torchcram.ops.instructions import tanh
+
 expert = importlib.import_module("torchcram.ops.expert.triton")
 SHARE = 1 / 3
+_WAIT = tl.constexpr("""{
+    .reg .u32 begun, now;
+    .reg .pred more;
+    mov.u32 begun, %clock;
+    AGAIN:
+    mov.u32 now, %clock;
+    sub.u32 now, now, begun;
+    setp.lt.u32 more, now, $1;
+    @more bra AGAIN;
+    mov.u32 $0, now;
+}""")
+
+
+@triton.jit
+def wait(cycles):
+    """Until so many cycles have passed."""
+    tl.inline_asm_elementwise(_WAIT, "=r,r", [cycles], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -46,7 +65,7 @@ def tiles(
     """
     first_tile = tl.program_id(0)
     if (cycles > 0) & (first_tile >= 132) & (first_tile < 264):
-        expert._wait(tl.full((1,), cycles, tl.int32))
+        wait(tl.full((1,), cycles, tl.int32))
     across = tl.cdiv(width, COLUMNS)
     for tile in tl.range(first_tile, across * tl.cdiv(rows, ROWS), tl.num_programs(0), flatten=FLAT):
         column, first = tile % across * COLUMNS, tile // across * ROWS
@@ -64,7 +83,7 @@ def tiles(
             slope = halves[half]
             if not EARLY:
                 slope += INTO.load([first, width + begin]).to(tl.float32)
-            slope = expert._tanh(slope)
+            slope = tanh(slope)
             if LEARNS:
                 SLOPE.store([first, begin], slope.to(SLOPE.dtype))
             channel = begin + tl.arange(0, COLUMNS // 2)

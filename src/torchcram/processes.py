@@ -65,6 +65,11 @@ def per_process(count: Tensor) -> Tensor:
     return count if _sharing is None else count / _sharing.size
 
 
+def overall(rows: int) -> int:
+    """How many rows all processes hold, of whom this one holds so many."""
+    return rows if _sharing is None else rows * _sharing.size
+
+
 def share(rows: range) -> range:
     """The part of the rows that falls to this process."""
     if _sharing is None:

@@ -83,7 +83,8 @@ def test_no_reads_cost_nothing():
     losses = consolidation_losses(recalled, nothing, torch.zeros(1, 0), estimate, estimator(), counts(nothing))
     assert [x.item() for x in losses.values()] == [0.0, 0.0]
     sum(losses.values()).backward()
-    assert recalled.grad.shape == recalled.shape
+    assert recalled.grad is not None, "of what is empty there are gradients, too"
+    assert estimate.grad is not None
 
 
 def written(priority: list[float], admitted: list[bool], known: list[bool] | None = None) -> tuple[Written, Tensor]:

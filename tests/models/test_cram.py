@@ -176,7 +176,6 @@ def test_events_are_written_with_the_priorities_given(lively, events):
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_reads_need_not_be_verified(lively, events):
     model = lively()
     tokens, dt = events(2, 30, seed=112)
@@ -184,10 +183,13 @@ def test_reads_need_not_be_verified(lively, events):
     assert torch.equal(brief.logits, usual.logits)
     assert any(layer.exact is not None for layer in usual.layers)
     assert all(layer.exact is None for layer in brief.layers)
+    tried = RoutingPolicy(verify=False, trial=0.5)
+    assert any(layer.exact is not None for layer in model(tokens, dt=dt, policy=tried).layers), "trials rest on it"
     taught = model.train()(tokens, dt=dt, policy=RoutingPolicy(verify=False), keep_state=False)
     assert any(layer.exact is not None for layer in taught.layers), "training cannot do without"
 
 
+@torch.no_grad()
 def test_forced_actions_are_taken(lively, events):
     model = lively(seed=4)
     tokens, dt = events(2, 40, seed=109)

@@ -40,6 +40,8 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="an interpreter compiles nothing"),
 ]
 BATCH, LENGTH, WIDTH, HEADS = 2, 256, 512, 8
+SHARED = 232_448
+"""Bytes that a program may have for itself on a chip."""
 
 
 @pytest.fixture
@@ -97,10 +99,17 @@ def clock() -> tuple[Tensor, Tensor]:
     return torch.rand(BATCH, LENGTH), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
 
 
-def test_scan(compiled):
-    inputs = [normal(BATCH, LENGTH, WIDTH), normal(WIDTH, dtype=torch.float32)]
-    both_ways(decay_scan(*inputs, *clock(), torch.zeros(BATCH, WIDTH)), inputs)
-    assert set(compiled) == {"_scan_add", "_scan_join_parts", "_scan_forward", "_scan_add_back", "_scan_backward"}
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("clocked", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("length", "width"), [(LENGTH, WIDTH), (LENGTH - 1, 1), (16, WIDTH)])
+def test_scan(compiled, dtype, clocked, length, width):
+    """Of every kind: what SRCD draws its data with is in float64."""
+    wide = torch.promote_types(dtype, torch.float32)
+    gap, reset = (x[:, :length] for x in clock())
+    inputs = [normal(BATCH, length, width, dtype=dtype), normal(width, dtype=wide)]
+    both_ways(decay_scan(*inputs, gap.to(clocked), reset, torch.zeros(BATCH, width, dtype=wide)), inputs)
+    cut = {"_scan_add", "_scan_join_parts", "_scan_add_back"} if length > 32 else set()
+    assert set(compiled) == {"_scan_forward", "_scan_backward"} | cut
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -161,6 +170,25 @@ def test_what_is_known_before_a_read(compiled):
     assert set(compiled) == {"_surprise", "_estimate", "_choose", "_choose_back"}
     for name, kernel in compiled.items():
         assert spilled(kernel) == 0, f"{name} keeps numbers in memory that should be in registers"
+
+
+@pytest.mark.parametrize("rank", [128, 256, 257, 512])
+@torch.no_grad()
+def test_what_is_too_much_for_a_chip_is_no_kernel(compiled, rank):
+    u, up, own = normal(BATCH, LENGTH, WIDTH), normal(WIDTH, rank), normal(BATCH, LENGTH, rank)
+    surprise(u, own, normal(BATCH, 1, rank), up)
+    estimate(own, own, normal(rank, rank), normal(rank), normal(1))
+    assert set(compiled) == ({"_surprise", "_estimate"} if rank <= 256 else set())
+    for name, kernel in compiled.items():
+        assert kernel.metadata.shared <= SHARED, name
+
+
+@pytest.mark.parametrize("hidden", [7, 64, 512])
+def test_routers_of_every_width(compiled, hidden):
+    inputs = [normal(BATCH, LENGTH, hidden), normal(hidden, 4), normal(3, hidden), normal(3), normal(1)]
+    both_ways(choice(inputs[0], About(*torch.rand(4, BATCH, LENGTH)), Weights(*inputs[1:]), 0.7), inputs)
+    for name, kernel in compiled.items():
+        assert spilled(kernel) <= 600, f"{name} keeps numbers in memory that should be in registers"
 
 
 def test_what_belongs_to_no_memory(compiled):

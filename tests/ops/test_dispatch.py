@@ -65,3 +65,29 @@ def test_an_unknown_form_is_refused_with_the_allowed_ones():
         use("slow"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.arange(24.0).view(2, 4, 3),
+        torch.arange(48.0).view(2, 4, 6)[..., 2:5],
+        torch.arange(12.0).view(1, 4, 3).transpose(0, 1),
+        torch.arange(24.0).view(4, 2, 3)[:, :1],
+        torch.arange(24.0).view(2, 4, 3).transpose(0, 1),
+        torch.arange(24.0).view(2, 3, 4).transpose(1, 2),
+        torch.arange(24.0).view(2, 4, 3)[:, ::2],
+        torch.zeros(0, 4, 3),
+        torch.zeros(2, 0, 3),
+    ],
+    ids=["whole", "columns", "one position", "first of all", "swapped", "turned", "every other", "no rows", "empty"],
+)
+def test_rows_one_after_the_other(rows):
+    found = dispatch.flat(rows)
+    assert torch.equal(found, rows.reshape(-1, 3))
+    assert found.stride(1) == 1 or found.numel() == 0
+
+
+def test_rows_that_are_evenly_spaced_are_not_copied():
+    wide = torch.zeros(2, 4, 6)
+    assert dispatch.flat(wide[..., 2:5]).data_ptr() == wide[..., 2:].data_ptr()

@@ -421,6 +421,37 @@ def test_a_scan_of_positions_far_apart_in_memory():
     assert torch.equal(states, far.contiguous().cumsum(1).to(states.dtype))
 
 
+@pytest.mark.parametrize(("rate", "limit"), [(0.0, 1e-5), (1.0, 1e-5), (5.0, 1e-4), (10.0, 1e-2)])
+def test_gradients_of_rates(rate, limit):
+    """What is forgotten almost at once has a gradient that is what two numbers differ by which are almost the same."""
+    generator = torch.Generator().manual_seed(6)
+    x, initial = torch.randn(2, 40, 3, generator=generator), torch.randn(2, 3, generator=generator)
+    found = []
+    for form, wide in (("fast", torch.float64), ("triton", torch.float32)):
+        given = [y.to(wide).to(DEVICE).requires_grad_() for y in (x, torch.full((3,), rate), initial)]
+        gap, reset = torch.ones(2, 40, dtype=wide, device=DEVICE), torch.zeros(2, 40, dtype=torch.bool, device=DEVICE)
+        with use(form):
+            states, _ = decay_scan(given[0], given[1], gap, reset, given[2])
+        found.append(torch.autograd.grad(states.square().sum(), given[1])[0])
+    close("rate", found[1], found[0], limit)
+
+
+@torch.no_grad()
+def test_what_is_not_a_number_stays_so():
+    """A model that has come apart must not look well on a GPU alone."""
+    x, gap = torch.ones(1, 3, 2, device=DEVICE), torch.ones(1, 3, device=DEVICE)
+    rate = torch.tensor([1.0, torch.nan], device=DEVICE)
+    kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+    thought = torch.ones(1, 3, 4, dtype=kind, device=DEVICE)
+    own, weight = thought.clone(), torch.ones(4, 4, dtype=kind, device=DEVICE)
+    thought[0, 1, 2], own[0, 2, 1] = torch.nan, torch.nan
+    with use("triton"):
+        states, _ = decay_scan(x, rate, gap, gap > 1, 0 * x[:, 0])
+        found = estimate(own, thought, weight, weight[0], weight[0, :1])
+    assert states.isnan().all(1).tolist() == [[False, True]]
+    assert found.isnan().tolist() == [[False, True, True]]
+
+
 @pytest.mark.parametrize("few", [1, 1 << 14])
 @pytest.mark.parametrize("length", [0, 1, 5, 1024, 1025, 9000])
 @pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])

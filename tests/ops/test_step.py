@@ -64,7 +64,7 @@ CASES = {
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    for name, size in {"_DEPTH": 64, "_TILE": 16, "_BYTES": 1024}.items():
+    for name, size in {"_DEPTH": 64, "_TILE": 16, "_BYTES": 1024, "_SCORES": 16}.items():
         monkeypatch.setattr(f"torchcram.ops.step.triton.{name}", size)
 
 

@@ -134,8 +134,9 @@ class Block(nn.Module):
 
     def initial_state(self, batch: int) -> BlockState:
         """The state before anything was seen."""
-        like = self.working.outward.weight  # only its kind: where weights are sharded, `new_zeros` would be too
-        width, rank = like.shape[0], self.predictor.get_parameter("0.weight").shape[0]
+        # Only their kind: where weights are sharded, `new_zeros` would be too; and this one is never made narrow.
+        like = self.working.rate
+        width, rank = like.shape[0], self.predictor.rank
         return BlockState(
             working=torch.zeros(batch, width, dtype=torch.promote_types(like.dtype, torch.float32), device=like.device),
             prediction=torch.zeros(batch, 1, rank, dtype=like.dtype, device=like.device),
@@ -200,7 +201,7 @@ class Block(nn.Module):
             seen = smooth(u, before, self.episodic.taps)
             if self.index is not None:
                 taps = torch.cat([u.unsqueeze(2), before], dim=2)
-        thought, judged, to_router, to_priority = self._of_tokens(u, seen)
+        thought, to_quality, to_router, to_priority = self._of_tokens(u, seen)
         if noise is None:
             (noise,) = policy.noise(*timeline.mask.shape, guided=self.index is not None or guidance is not None)
         if self.index is not None and state.index is not None:
@@ -210,9 +211,8 @@ class Block(nn.Module):
             assert from_working is not None
             own = (to_priority + from_working).squeeze(-1)
             if priority is not None:
-                own = priority.to(own.dtype) + (
-                    own - own.detach()
-                )  # what is given, to the last bit; the rest is for gradients
+                # What is given, to the last bit; the rest is for gradients.
+                own = priority.to(own.dtype) + (own - own.detach())
             offered = seen, h, own, timeline, state.episodic
             if in_place:
                 store = Slots.open(self.episodic, *offered)
@@ -229,7 +229,7 @@ class Block(nn.Module):
         else:
             # It learns from tokens that read, for which it is made once more.
             with torch.no_grad():
-                quality = torch.sigmoid(self.quality.logit(u, thought, self.semantic.up, judged))
+                quality = torch.sigmoid(self.quality.logit(u, thought, self.semantic.up, to_quality))
         logits = self.router(to_router, About(timeline.log_gap, square, quality, surprise))
         able = (True, store is not None, thought is not None)
         hits = guidance.hits if guidance is not None else None
@@ -253,7 +253,7 @@ class Block(nn.Module):
             reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
         recalled, judged, exact = None, None, None
-        verify = self.training or policy.verify
+        verify = self.training or policy.verify or policy.trial > 0
         if self.semantic is not None and self.quality is not None and reading is not None and verify:
             # What they learn from reads shapes these two alone, not the tokens that are recalled from.
             token = gather_rows(u, reading.rows).detach()

@@ -190,7 +190,7 @@ class ContradictionIndex(nn.Module):
 
     def empty(self, batch: int) -> IndexState:
         """An index with no entries."""
-        like = self.coding.weight
+        like = self.gain  # which is never made narrow
         return IndexState(
             code=torch.zeros(batch, 0, self.config.rank, dtype=like.dtype, device=like.device),
             position=torch.zeros(batch, 0, dtype=torch.int64, device=like.device),

@@ -303,15 +303,16 @@ class EpisodicMemory(nn.Module):
 
     def empty(self, batch: int) -> EpisodicState:
         """A buffer with no slots yet."""
-        like, heads = self.query.weight, self.config.heads
+        like, heads = self.mix, self.config.heads  # which is never made narrow
+        size = like.shape[1] // heads
 
         def none(*shape: int, dtype: torch.dtype) -> Tensor:
             # Not `like.new_zeros`: of a weight that is sharded over processes that would be sharded too.
             return torch.zeros(batch, 0, *shape, dtype=dtype, device=like.device)
 
         return EpisodicState(
-            key=none(heads, like.shape[0] // heads, dtype=like.dtype),
-            value=none(heads, like.shape[0] // heads, dtype=like.dtype),
+            key=none(heads, size, dtype=like.dtype),
+            value=none(heads, size, dtype=like.dtype),
             priority=none(dtype=like.dtype),
             known=none(dtype=torch.bool),
             time=none(dtype=torch.float64),

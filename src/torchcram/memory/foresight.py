@@ -5,13 +5,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from torchcram import processes
 from torchcram.memory.joint import Map
 from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import surprise
 
-_LESSON = 8192  # positions of a call, at most, that the prediction learns from: so small a map needs no more
-_SPREAD = 40503  # the golden ratio of 2¹⁶: its multiples are evenly spread, and 8,192 of them fit into 32 bits
+_LESSON = 8192  # positions of a batch, about, that the prediction learns from: so small a map needs no more
 
 
 class Foresight(nn.Sequential):
@@ -19,6 +19,11 @@ class Foresight(nn.Sequential):
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False))
+
+    @property
+    def rank(self) -> int:
+        """R"""
+        return cast(nn.Linear, self[0]).out_features
 
     @property
     def telling(self) -> Map:
@@ -46,26 +51,44 @@ class Foresight(nn.Sequential):
     def loss(
         self, u: Tensor, h: Tensor, surprise: Tensor, timeline: Timeline, carried: Tensor, tokens: Tensor
     ) -> Tensor:
-        """Mean surprise over `tokens` real positions; of a long call as some of its positions tell.
+        """Mean surprise over `tokens` real positions; of a large batch without padding as some of its positions tell.
 
         carried: what `surprise` was given.
         """
         if self._learns_from_all(timeline):
             return timeline.clean(surprise).sum() / tokens
         down, up = self
-        batch, length, width = u.shape
-        # One of every so many positions in a row, now here and now there among them: data may have a rhythm.
-        apart = -(-batch * length // _LESSON)
-        number = torch.arange(batch * length // apart, device=u.device)
-        at = number * apart + (number * _SPREAD >> 8) % apart
-        first = (at % length == 0).unsqueeze(1)
-        before = down(h.detach().reshape(-1, width)[(at - 1).clamp_min(0)])
-        before = torch.where(first, carried[at // length, 0].to(before.dtype), before)
-        mean = _distance(u.reshape(-1, width)[at], up(before)).mean()
-        return mean * (batch * length) / tokens
+        batch, length, _ = u.shape
+        at, apart = _telling(batch, length, u.device)
+        row = torch.arange(batch, device=u.device).unsqueeze(1)
+        before = down(h.detach()[row, (at - 1).clamp_min(0)])
+        before = torch.where((at == 0).unsqueeze(2), carried.to(before.dtype), before)
+        # Each tells of the stretch that it was taken from.
+        return (_distance(u[row, at], up(before)) * apart).sum() / tokens
 
     def _learns_from_all(self, timeline: Timeline) -> bool:
-        return timeline.padded or timeline.packed or timeline.mask.numel() <= _LESSON
+        rows, length = timeline.mask.shape
+        return timeline.padded or timeline.packed or processes.overall(rows) * length <= _LESSON
+
+
+def _telling(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Positions [B, parts] to learn from, one of each of a row's parts, and how long those are [parts].
+
+    Which one is by chance, since data may have a rhythm, but the same in every call and in however many processes.
+    """
+    rows = processes.share(range(processes.overall(batch)))
+    parts = max(1, _LESSON // processes.overall(batch))
+    begin = torch.arange(parts + 1, device=device) * length // parts
+    apart = begin.diff()
+    row = torch.arange(rows.start, rows.stop, device=device).unsqueeze(1)
+    return begin[:-1] + _mixed(row * parts + torch.arange(parts, device=device)) % apart, apart
+
+
+def _mixed(number: Tensor) -> Tensor:
+    """Sixteen bits that look random. Wider ones compiled code takes for overflows (`ops.hashed` has them)."""
+    x = (number * 40503) & 0xFFFF
+    x = ((x ^ (x >> 7)) * 29573) & 0xFFFF
+    return x ^ (x >> 9)
 
 
 def _distance(u: Tensor, prediction: Tensor) -> Tensor:

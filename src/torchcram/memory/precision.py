@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,29 +25,39 @@ class Norm(nn.RMSNorm):
     """x [..., D] divided by the root of its mean square, times a weight; as narrow as x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        with torch.autocast(x.device.type, enabled=False):  # which would make it wide on some devices
+            return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def narrowly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """What a module makes of its arguments; under autocast with weights that are made narrow all at once.
+    """What a module makes of its arguments; where it learns under autocast, with weights made narrow all at once.
 
     Autocast narrows each where it is used, which is a kernel for each, and one for each of their gradients. Those of
-    linear maps and norms are, and what a module says in `NARROW`; shards of weights are left to who puts them together.
+    linear maps and norms are, and parameters that a module names in `NARROW`, but for maps that it names in `WIDE`;
+    shards of weights are left to who puts them together. Meanwhile the module has those weights instead of its own, so
+    only where there are gradients: whatever else is done with it may go on in several threads.
     """
-    names, weights = [], []
-    for owner_name, owner in module.named_modules():
-        mine = ("weight", "bias") if isinstance(owner, nn.Linear | nn.RMSNorm) else getattr(owner, "NARROW", ())
-        for name in mine:
-            weight = getattr(owner, name, None)
-            if type(weight) is nn.Parameter and weight.dtype == torch.float32:
-                names.append(".".join(filter(None, (owner_name, name))))
-                weights.append(weight)
-    kind = weights[0].device.type if weights else "cpu"
-    if not weights or not torch.is_autocast_enabled(kind):
+    kind = next((p.device.type for p in module.parameters()), "cpu")
+    if not torch.is_autocast_enabled(kind) or not torch.is_grad_enabled():
         return module(*args, **kwargs)
-    made = _Narrowed.apply(torch.get_autocast_dtype(kind), *weights)  # type: ignore[no-untyped-call]
-    found = (new if old.requires_grad else new.detach() for old, new in zip(weights, made, strict=True))
-    return functional_call(module, dict(zip(names, found, strict=True)), args, kwargs, tie_weights=False)
+    weights = dict(_narrowable(module))
+    if not weights:
+        return module(*args, **kwargs)
+    made = _Narrowed.apply(torch.get_autocast_dtype(kind), *weights.values())  # type: ignore[no-untyped-call]
+    found = (new if old.requires_grad else new.detach() for old, new in zip(weights.values(), made, strict=True))
+    return functional_call(module, dict(zip(weights, found, strict=True)), args, kwargs, tie_weights=False)
+
+
+def _narrowable(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
+    """Weights to make narrow, by their names."""
+    mine = ("weight", "bias") if isinstance(module, nn.Linear | nn.RMSNorm) else getattr(module, "NARROW", ())
+    for name in mine:
+        weight = getattr(module, name, None)
+        if type(weight) is nn.Parameter and weight.dtype == torch.float32:
+            yield prefix + name, weight
+    for name, part in module.named_children():
+        if name not in getattr(module, "WIDE", ()):
+            yield from _narrowable(part, f"{prefix}{name}.")
 
 
 class _Narrowed(torch.autograd.Function):
@@ -57,7 +68,11 @@ class _Narrowed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        known = iter(_copied([grad for grad in grads if grad is not None], torch.float32))
+        there = [grad for grad in grads if grad is not None]
+        if torch.is_grad_enabled():  # of gradients of gradients, which those copies have none
+            known = iter([grad.to(torch.float32) for grad in there])
+        else:
+            known = iter(_copied(there, torch.float32))
         return None, *(None if grad is None else next(known) for grad in grads)
 
 

@@ -170,7 +170,6 @@ class Router(nn.Module):
     z holds log(1 + Δτ), |h|, q and the uncertainty of working memory, and the token itself if `features="input"`.
     """
 
-    direction: Tensor
     number: Tensor
     read_logit: Tensor
     price: Tensor
@@ -191,7 +190,6 @@ class Router(nn.Module):
         raw = sharpness + torch.log(-torch.expm1(-sharpness)) if config.sharpness else torch.tensor(0.0)
         # One number in a row: FSDP2 shards along the first dimension, so it wants one.
         self.sharpness = nn.Parameter(raw.reshape(1), requires_grad=config.sharpness > 0 and config.informed)
-        self.register_buffer("direction", torch.tensor([0.0, -1.0, 1.0]), persistent=False)
         self.register_buffer("number", torch.arange(3), persistent=False)
         self.register_buffer("read_logit", torch.tensor([0.0, STEEP, 0.0]), persistent=False)
 

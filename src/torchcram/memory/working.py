@@ -17,8 +17,8 @@ class WorkingMemory(nn.Module):
     h ← h + σ(W_τ log(1 + Δτ_t)) ⊙ tanh(W_1 h + W_2 u_t) / K, and W_o h goes to the residual stream.
     """
 
-    NARROW = ("recurrent",)
-    """See `precision.narrowly`."""
+    NARROW, WIDE = ("recurrent",), ("inward",)
+    """See `precision.narrowly`: b is put into the weights of `inward` before they are narrow."""
 
     def __init__(self, width: int, config: WorkingConfig) -> None:
         super().__init__()

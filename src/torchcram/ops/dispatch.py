@@ -12,6 +12,7 @@ import torch
 F = TypeVar("F", bound=Callable[..., object])
 
 FORMS = ("reference", "fast", "triton")
+NARROW = (torch.bfloat16, torch.float16)
 
 _HAS_TRITON = find_spec("triton") is not None  # found out here: compiled code cannot look, and would be in pieces
 _forced: str | None = None
@@ -48,6 +49,9 @@ def on_device(x: torch.Tensor) -> AbstractContextManager[object]:
 def flat(x: torch.Tensor) -> torch.Tensor:
     """[B, N, C] as [B N, C], without a copy where its rows are evenly spaced: it may be a part of a wider tensor."""
     batch, length, width = x.shape
-    if x.stride(2) != 1 or (batch > 1 and x.stride(0) != length * x.stride(1)):
-        x = x.contiguous()
-    return x.as_strided((batch * length, width), (x.stride(1), 1))
+    # Of one position a sequence, or of one sequence, only one of these says how far apart rows are.
+    of_batch, of_length, of_width = x.stride()
+    step = of_length if length > 1 else of_batch
+    if of_width != 1 or (batch > 1 and of_batch != length * step):
+        return x.reshape(batch * length, width).contiguous()
+    return x.as_strided((batch * length, width), (step, 1))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import flat, on_device
 
-_ROWS, _WARPS = 256, 8
+_MOST, _NUMBERS, _WARPS = 256, 8192, 8  # of a program: tokens, and numbers of what is hidden
 _ABOUT, _ACTIONS = 4, 3
 
 
@@ -35,7 +35,7 @@ def choice(
     token = flat(token)
     found = torch.empty(batch, length, _ACTIONS, dtype=torch.float32, device=token.device)
     with on_device(token):
-        _choose[(_parts(batch * length),)](
+        _choose[(_parts(batch * length, hidden),)](
             token,
             *about,
             first,
@@ -49,7 +49,7 @@ def choice(
             hidden,
             threshold,
             WIDTH=triton.next_power_of_2(hidden),
-            ROWS=_ROWS,
+            ROWS=_rows(hidden),
             num_warps=_WARPS,
         )
     return found
@@ -70,7 +70,7 @@ def choice_backward(
     """Gradients of token [B, N, H]; and, by parts of the tokens, of W and V [., 4 + 3, H], of b and κ [., 3 + 1]."""
     about = (x.contiguous() for x in (log_gap, square, quality, surprise))
     batch, length, hidden = token.shape
-    parts = _parts(batch * length)
+    parts = _parts(batch * length, hidden)
     grad_token = token.new_empty(batch, length, hidden)
     of_maps = torch.empty(parts, _ABOUT + _ACTIONS, hidden, dtype=torch.float32, device=token.device)
     of_rest = torch.empty(parts, _ACTIONS + 1, dtype=torch.float32, device=token.device)
@@ -91,14 +91,19 @@ def choice_backward(
             hidden,
             threshold,
             WIDTH=triton.next_power_of_2(hidden),
-            ROWS=_ROWS,
+            ROWS=_rows(hidden),
             num_warps=_WARPS,
         )
     return grad_token, of_maps, of_rest
 
 
-def _parts(rows: int) -> int:
-    return -(-rows // _ROWS)
+def _rows(hidden: int) -> int:
+    """Tokens of a program: of a wide layer fewer, since all that a program has must fit into registers."""
+    return max(16, min(_MOST, _NUMBERS // int(triton.next_power_of_2(hidden))))
+
+
+def _parts(rows: int, hidden: int) -> int:
+    return -(-rows // _rows(hidden))
 
 
 @choice.register_fake
@@ -108,7 +113,8 @@ def _(token: Tensor, *rest: Any) -> Tensor:
 
 @choice_backward.register_fake
 def _(grad: Tensor, token: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    parts, hidden = _parts(token.shape[0] * token.shape[1]), token.shape[2]
+    hidden = token.shape[2]
+    parts = _parts(token.shape[0] * token.shape[1], hidden)
     of_maps = token.new_empty(parts, _ABOUT + _ACTIONS, hidden, dtype=torch.float32)
     return token.new_empty(token.shape), of_maps, token.new_empty(parts, _ACTIONS + 1, dtype=torch.float32)
 

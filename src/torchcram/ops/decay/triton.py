@@ -8,7 +8,6 @@ of them, and memory would wait.
 """
 
 import math
-import os
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchcram.ops.dispatch import on_device
+from torchcram.ops.instructions import exp2
 
 _STRETCH, _BLOCK = 8, 256  # positions and channels at a time: a thread of a warp loads 16 bytes of each position
 _AHEAD = 3  # stretches that are on their way to the chip, or used, at the same time
@@ -26,7 +26,6 @@ _JOINED, _BESIDE = 128, 32  # parts and channels at a time where parts are joine
 _FAR = 1e30  # a gap after which nothing is left, whatever the rate
 _LEAST = tl.constexpr(1e-20)  # rate: what is not forgotten in that gap is not forgotten in any other either
 _LOG2_E = tl.constexpr(math.log2(math.e))
-_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
 def decay_scan(x: Tensor, rate: Tensor, gap: Tensor, reset: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,19 +191,13 @@ def _after(decay, state, later_decay, later_state):
 def _rate(RATE, channel, known, wide: tl.constexpr):
     """Rates of some channels, for powers of 2."""
     rate = tl.load(RATE + channel, mask=known, other=0.0).to(wide)
-    return -tl.maximum(rate, _LEAST) * _LOG2_E
+    return -tl.maximum(rate, _LEAST, propagate_nan=tl.PropagateNan.ALL) * _LOG2_E
 
 
 @triton.jit
 def _decay(rate, gap):
     """What is left after some gaps [positions, channels], in the precision of what `_rate` gives."""
-    power = rate[None, :] * gap.to(rate.dtype)[:, None]
-    if _INTERPRETED or rate.dtype == tl.float64:
-        return tl.exp2(power)
-    # Alone: as the compiler has it, it is six instructions, of which five are for results too small to matter here.
-    return tl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], dtype=tl.float32, is_pure=True, pack=1
-    )
+    return exp2(rate[None, :] * gap.to(rate.dtype)[:, None])
 
 
 @triton.jit
@@ -299,7 +292,7 @@ def _scan_add(
     first = number * part
     end = tl.minimum(first + part, length)
     turn, places = tl.arange(0, STRETCH), _places(step, channel, STRETCH, FAR)
-    carried, lasted = tl.zeros((BLOCK,), wide), 0.0
+    carried, lasted = tl.zeros((BLOCK,), wide), tl.full((), 0.0, GAP.dtype.element_ty)
     for begin in tl.range(first, end, STRETCH, num_stages=AHEAD):
         at = begin + turn
         x = _some(X + begin * apart, places, at < end, known, EVEN).to(wide)
@@ -420,7 +413,7 @@ def _scan_add_back(
     first = number * part
     end = tl.minimum(first + part, length)
     turn, places = tl.arange(0, STRETCH), _places(-width, channel, STRETCH, False)
-    carried, lasted = tl.zeros((BLOCK,), wide), 0.0
+    carried, lasted = tl.zeros((BLOCK,), wide), tl.full((), 0.0, GAP.dtype.element_ty)
     for begin in tl.range(0, end - first, STRETCH, num_stages=AHEAD):
         last = end - 1 - begin
         at = last - turn

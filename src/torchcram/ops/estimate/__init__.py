@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from torchcram.ops.dispatch import choose
+from torchcram.ops.dispatch import NARROW, choose
 
-_NARROW = (torch.bfloat16, torch.float16)
+_DEEPEST = 256  # R of the kernel, which has all of it on the chip
 
 
 def estimate(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def _triton(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: T
     """The kernel, loaded when first needed; it knows no gradients, and pays for narrow numbers alone."""
     given = own, thought, weight, score, bias
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    if learns or (own.is_cuda and own.dtype not in _NARROW):
+    if learns or weight.shape[1] > _DEEPEST or (own.is_cuda and own.dtype not in NARROW):
         return _composed(*given)
     from torchcram.ops.estimate import triton
 

@@ -65,7 +65,7 @@ def _estimate(
     at = tl.arange(0, DEPTH)
     mask = inside[:, None] & (at < RANK)[None, :]
     thought = tl.load(THOUGHT + row[:, None] * thought_step + at[None, :], mask=mask, other=0.0)
-    active = tl.where(thought > 0, thought, 0.0).to(WEIGHT.dtype.element_ty)
+    active = tl.maximum(thought, 0.0, propagate_nan=tl.PropagateNan.ALL).to(WEIGHT.dtype.element_ty)
     total = tl.zeros((ROWS,), tl.float32) + tl.load(BIAS).to(tl.float32)
     for begin in range(0, hidden, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)
@@ -76,5 +76,5 @@ def _estimate(
         own = tl.load(OWN + row[:, None] * own_step + column[None, :], mask=inside[:, None] & known[None, :], other=0.0)
         seen = own.to(tl.float32) + tl.dot(active, weight.T, input_precision="ieee")
         score = tl.load(SCORE + column, mask=known, other=0.0).to(tl.float32)
-        total += tl.sum(tl.maximum(seen, 0.0) * score[None, :], 1)
+        total += tl.sum(tl.maximum(seen, 0.0, propagate_nan=tl.PropagateNan.ALL) * score[None, :], 1)
     tl.store(OUT + row, total, mask=inside)

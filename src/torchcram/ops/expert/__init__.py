@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from torchcram.ops.decay import decay_scan
-from torchcram.ops.dispatch import choose
+from torchcram.ops.dispatch import NARROW, choose
 from torchcram.ops.euler import euler_steps
 
-_NARROW = (torch.bfloat16, torch.float16)
 _ALIGNED = 16  # tiles are copied by hardware that wants widths to be multiples of a few bytes
 
 
@@ -50,7 +49,7 @@ def _composed(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _triton(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """The kernels, loaded when first needed; they know no gradient of the gaps, and pay for narrow numbers alone."""
-    unfit = len(given.rate) % _ALIGNED or (given.into.is_cuda and given.into.dtype not in _NARROW)
+    unfit = len(given.rate) % _ALIGNED or (given.into.is_cuda and given.into.dtype not in NARROW)
     if unfit or given.gap.requires_grad or given.log_gap.requires_grad:
         return _composed(given, steps)
     from torchcram.ops.expert import triton

@@ -5,7 +5,6 @@ the slope tanh(W h + drive). The backward pass goes through the steps from the l
 of the drive is added up on the way, and the gradient of W is two products for all steps.
 """
 
-import os
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from torchcram.ops.decay.triton import far_at_resets, scan_rows, scan_rows_backward
 from torchcram.ops.dispatch import on_device
 from torchcram.ops.expert import Given
+from torchcram.ops.instructions import tanh
 
 
 class Tile(NamedTuple):
@@ -33,12 +33,9 @@ class Tile(NamedTuple):
 
 # Two programs share a processor: one writes while the other multiplies.
 _STEP = Tile(128, 128, 64, 4, 3)
-# Those that begin together would multiply together and write together, all the way: so many cycles between them help.
-_LATER, _PROCESSORS = 0, 132
 _STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
 _AHEAD = 4  # of them that are on their way to the chip, or used, at the same time
 _PROGRAMS = 132  # that sum gradients over positions: so many that all of them, for all channels, are at work at once
-_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 
 
 def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,8 +97,6 @@ def advance(
                 1 / steps,
                 LEARNS=learns,
                 LAST=number == steps - 1,
-                LATER=_LATER,
-                PROCESSORS=_PROCESSORS,
                 ROWS=_STEP.rows,
                 COLUMNS=columns,
                 DEPTH=_STEP.depth,
@@ -226,9 +221,13 @@ def _(
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[3:], *inputs[1:8])
+    ctx.set_materialize_grads(False)  # of all that is kept to go back there are none
 
 
-def _gradient(ctx: Any, grad: Tensor, grad_last: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: Any, grad: Tensor | None, grad_last: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    start, initial = ctx.saved_tensors[0], ctx.saved_tensors[5]
+    grad = torch.zeros_like(start) if grad is None else grad
+    grad_last = torch.zeros_like(initial) if grad_last is None else grad_last
     into, rate, initial, weight, sums = advance_backward(grad, grad_last, *ctx.saved_tensors)
     # Here, and not in the operator, it is compiled together with whatever comes after.
     gate_weight, gate_bias = sums.sum((1, 2)).to(ctx.saved_tensors[-2].dtype)
@@ -239,38 +238,11 @@ advance.register_autograd(_gradient, setup_context=_remember)
 
 
 @triton.jit
-def _tanh(x):
-    """By an instruction of its own, to 11 bits: more than is kept of it. In exponentials it is as much as a product."""
-    if _INTERPRETED:
-        return 2 * tl.sigmoid(2 * x) - 1
-    return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
 def _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, known):
     """σ(bias + weight · log gap) of positions × channels."""
     weight = tl.load(GATE_WEIGHT + channel, mask=known, other=0.0).to(tl.float32)
     bias = tl.load(GATE_BIAS + channel, mask=known, other=0.0).to(tl.float32)
-    return 0.5 + 0.5 * _tanh(0.5 * (bias[None, :] + weight[None, :] * log_gap[:, None]))
-
-
-_WAIT = tl.constexpr("""{
-    .reg .u32 begun, now;
-    .reg .pred more;
-    mov.u32 begun, %clock;
-    AGAIN:
-    mov.u32 now, %clock;
-    sub.u32 now, now, begun;
-    setp.lt.u32 more, now, $1;
-    @more bra AGAIN;
-    mov.u32 $0, now;
-}""")
-
-
-@triton.jit
-def _wait(cycles):
-    """Until so many cycles have passed."""
-    tl.inline_asm_elementwise(_WAIT, "=r,r", [cycles], dtype=tl.int32, is_pure=False, pack=1)
+    return 0.5 + 0.5 * tanh(0.5 * (bias[None, :] + weight[None, :] * log_gap[:, None]))
 
 
 @triton.jit
@@ -290,8 +262,6 @@ def _euler_step(
     share,
     LEARNS: tl.constexpr,
     LAST: tl.constexpr,
-    LATER: tl.constexpr,
-    PROCESSORS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -301,10 +271,6 @@ def _euler_step(
     BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
     needs must fit into the registers at once. The LAST step leaves SQUARES [rows, halves], a sum of squares for each.
     """
-    # The second program of each processor is one of these, and the others take turns from then on.
-    second = (tl.program_id(0) >= PROCESSORS) & (tl.program_id(0) < 2 * PROCESSORS)
-    if (LATER > 0) & second:
-        _wait(tl.full((1,), LATER, tl.int32))
     across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
     column, first = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across * ROWS
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -316,7 +282,7 @@ def _euler_step(
     halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
     for half in tl.static_range(2):
         begin = column + half * (COLUMNS // 2)
-        slope = _tanh(halves[half] + INTO.load([first, width + begin]).to(tl.float32))
+        slope = tanh(halves[half] + INTO.load([first, width + begin]).to(tl.float32))
         if LEARNS:
             SLOPE.store([first, begin], slope.to(SLOPE.dtype))
         channel = begin + tl.arange(0, COLUMNS // 2)
@@ -325,7 +291,7 @@ def _euler_step(
         after = before + step * slope
         AFTER.store([first, begin], after.to(AFTER.dtype))
         if LAST:
-            squares = tl.sum(tl.where((channel < width)[None, :], after * after, 0.0), 1)
+            squares = tl.sum(after * after, 1)  # 0 outside, as all that is loaded there
             tl.store(SQUARES + at.to(tl.int64) * 2 * across + column // COLUMNS * 2 + half, squares, mask=at < rows)
 
 
@@ -381,7 +347,7 @@ def _euler_slope(
         # load weights for each stretch is cheaper than to have them where the compiler would put them.
         weight = 0.5 * tl.load(GATE_WEIGHT + channel, mask=known, other=0.0).to(tl.float32)
         bias = 0.5 * tl.load(GATE_BIAS + channel, mask=known, other=0.0).to(tl.float32)
-        turned = _tanh(bias[None, :] + weight[None, :] * log_gap)
+        turned = tanh(bias[None, :] + weight[None, :] * log_gap)
         inner = grad * (0.5 + 0.5 * turned) * (1 - slope * slope)
         _put(INNER + start + here, inner, mask, EVEN)
         of_gate = grad * slope * (1 - turned * turned)

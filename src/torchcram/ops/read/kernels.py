@@ -5,14 +5,12 @@ through the rows that can read any of them. What a row cannot read scores `_HIDD
 exactly 0.
 """
 
-import os
-
 import triton
 import triton.language as tl
 
+from torchcram.ops.instructions import INTERPRETED, log2
 from torchcram.ops.records import BONUS
 
-_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # which knows no instructions
 _LOG2E = tl.constexpr(1.4426950408889634)
 _BONUS = tl.constexpr(BONUS * 1.4426950408889634)
 _HIDDEN = tl.constexpr(-1e30)
@@ -57,21 +55,13 @@ def _asked(TARGET, batch, count, row, known, POINTED: tl.constexpr):
 
 
 @triton.jit
-def _log2(x):
-    """By an instruction of its own, off by 2^-22; made of products it would be half of all that a score takes."""
-    if _INTERPRETED:
-        return tl.log2(x)
-    return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-
-
-@triton.jit
 def _hide(strength, after, span):
     """Strengths, or `_HIDDEN` for rows that come before the first that can read, or after the span of those that can.
 
     Rows before the first are, as numbers without a sign, beyond any span. A compiler that sees many comparisons packs
     their outcomes into bits, and takes as long to get them out again; so it does not see them.
     """
-    if _INTERPRETED:
+    if INTERPRETED:
         return tl.where(after.to(tl.uint32, bitcast=True) < span.to(tl.uint32, bitcast=True), strength, _HIDDEN)
     return tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.lt.u32 p, $2, $3; selp.f32 $0, $1, 0fF149F2CA, p; }",
@@ -115,7 +105,7 @@ def _bias(row, first, span, target, row_high, row_low, event, high, low, strengt
     if POINTED:
         strength += tl.where(event == target, _BONUS, 0.0)
     since = (row_high - high) + (row_low - low)
-    return _hide(strength, row - first, span), _log2(tl.maximum(since, 1.0))
+    return _hide(strength, row - first, span), log2(tl.maximum(since, 1.0))
 
 
 @triton.jit

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from torchcram.ops.dispatch import choose
+from torchcram.ops.dispatch import NARROW, choose
 
-_NARROW = (torch.bfloat16, torch.float16)
+_DEEPEST = 256  # R of the kernel, which has all of it on the chip
 
 
 def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def _composed(u: Tensor, told: Tensor, carried: Tensor, up: Tensor) -> Tensor:
 def _triton(u: Tensor, told: Tensor, carried: Tensor, up: Tensor) -> Tensor:
     """The kernel, loaded when first needed; it knows no gradients, and pays for narrow numbers alone."""
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (u, told, carried, up))
-    if learns or (u.is_cuda and u.dtype not in _NARROW):
+    if learns or up.shape[1] > _DEEPEST or (u.is_cuda and u.dtype not in NARROW):
         return _composed(u, told, carried, up)
     from torchcram.ops.surprise import triton
 

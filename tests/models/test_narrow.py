@@ -1,0 +1,50 @@
+"""Under autocast: what is narrow, in every model, and what is not."""
+
+import pytest
+import torch
+from torch import nn
+
+from torchcram import OutputConfig
+from torchcram.config import BASELINES
+from torchcram.memory import Timeline
+from torchcram.models import baseline, build
+from torchcram.models.outputs import Heads
+
+
+def seen(model: nn.Module, tokens: torch.Tensor) -> dict[str, set[torch.dtype]]:
+    """The kinds of what each feed-forward net is given, and of its weights meanwhile."""
+    kinds: dict[str, set[torch.dtype]] = {"given": set(), "weights": set()}
+
+    def look(map_: nn.Linear, given: tuple[torch.Tensor]) -> None:
+        kinds["given"].add(given[0].dtype)
+        kinds["weights"].add(map_.weight.dtype)
+
+    for block in model.blocks:
+        block.feed[0].register_forward_pre_hook(look)
+        block.register_forward_pre_hook(lambda _, given: kinds["given"].add(given[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tokens, keep_state=False)
+    return kinds
+
+
+@pytest.mark.parametrize("name", ["cram", *BASELINES])
+def test_layers_are_narrow_where_they_learn(name, tiny, events):
+    config = tiny({"block.expansion": 4.0, "contradiction.rank": 0})
+    model = build(config if name == "cram" else baseline(name, config))
+    tokens, _ = events(2, 20, seed=5)
+    assert seen(model.train(), tokens) == {"given": {torch.bfloat16}, "weights": {torch.bfloat16}}
+    with torch.no_grad():
+        assert seen(model.eval(), tokens)["weights"] == {torch.float32}, "which autocast narrows by itself"
+
+
+def test_means_over_a_sequence_are_not_narrow():
+    """A sum of thousands would stop growing."""
+    length = 3000
+    heads = Heads(2, [OutputConfig(name="kind", kind="classification", size=2)])
+    timeline = Timeline.build(torch.ones(1, length))
+    x = torch.tensor([1.0, 0.5]).expand(1, length, 2).bfloat16()
+    nn.init.eye_(heads.maps["kind_head"].weight)
+    nn.init.zeros_(heads.maps["kind_head"].bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = heads(x, timeline, torch.zeros(1, 2))
+    assert found["kind"].tolist() == [[1.0, 0.5]]
