@@ -23,7 +23,7 @@ class Foresight(nn.Sequential):
     @property
     def rank(self) -> int:
         """R"""
-        return cast(nn.Linear, self[0]).out_features
+        return self.telling.weight.shape[0]  # whatever kind of map it is: other stacks put their own in its place
 
     @property
     def telling(self) -> Map:
