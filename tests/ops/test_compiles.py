@@ -29,6 +29,7 @@ from torchcram.ops import (
     expiry,
     hashed,
     surprise,
+    turn_apart,
     use,
 )
 from torchcram.ops.choice import Weights
@@ -170,6 +171,14 @@ def test_what_is_known_before_a_read(compiled):
     assert set(compiled) == {"_surprise", "_estimate", "_choose", "_choose_back"}
     for name, kernel in compiled.items():
         assert spilled(kernel) == 0, f"{name} keeps numbers in memory that should be in registers"
+
+
+def test_turning(compiled):
+    joint = normal(BATCH, LENGTH, 3 * WIDTH)
+    both_ways(turn_apart(joint, torch.rand(2, BATCH, LENGTH, WIDTH // HEADS // 2), HEADS), [joint])
+    assert set(compiled) == {"_turn"}
+    assert spilled(compiled["_turn"]) == 0
+    assert "ld.global.v4.b32" in compiled["_turn"].asm["ptx"]  # 16 bytes at a time
 
 
 @pytest.mark.parametrize("rank", [128, 256, 257, 512])

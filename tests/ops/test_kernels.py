@@ -27,6 +27,7 @@ from torchcram.ops import (
     expiry,
     hashed,
     surprise,
+    turn_apart,
     use,
 )
 from torchcram.ops.choice import Weights
@@ -301,6 +302,28 @@ def test_surprise(batch, length, width, rank, dtype):
         found = surprise(u, told, carried, up)
     assert found.dtype == torch.float32
     close("surprise", found, expected, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("batch", "length", "heads", "half"), [(1, 1, 1, 1), (2, 70, 3, 5), (3, 130, 4, 32)])
+def test_turn_apart(batch, length, heads, half, dtype):
+    """Values are where they were; heads of any number and size."""
+    generator = torch.Generator().manual_seed(length)
+    joint = torch.randn(batch, length, 3 * heads * 2 * half, generator=generator).to(dtype).to(DEVICE)
+    angle = torch.randn(batch, length, half, generator=generator).to(DEVICE)
+    angles = torch.stack([angle.sin(), angle.cos()])
+    found, expected = joint.requires_grad_(), joint.detach().double().requires_grad_()
+    with use("fast"):
+        parts = turn_apart(expected, angles.double(), heads)
+    with use("triton"):
+        own = turn_apart(found, angles, heads)
+    assert own[2].data_ptr() == found[..., 4 * heads * half :].data_ptr()
+    grads = [torch.randn(part.shape, generator=generator).to(dtype).to(DEVICE) for part in own]
+    for name, mine, theirs in zip(("query", "key", "value"), own, parts, strict=True):
+        close(name, mine, theirs, LIMITS[dtype])
+    (mine,) = torch.autograd.grad(own, found, grads)
+    (theirs,) = torch.autograd.grad(parts, expected, [grad.double() for grad in grads])
+    close("gradient", mine, theirs, LIMITS[dtype])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -20,6 +20,7 @@ from torchcram.ops.rows import Lengths, add_rows, compact, gather_rows, scatter_
 from torchcram.ops.shift import previous
 from torchcram.ops.space import state_space
 from torchcram.ops.surprise import surprise
+from torchcram.ops.turn import turn, turn_apart
 
 __all__ = [
     "BONUS",
@@ -47,5 +48,7 @@ __all__ = [
     "scatter_rows",
     "state_space",
     "surprise",
+    "turn",
+    "turn_apart",
     "use",
 ]

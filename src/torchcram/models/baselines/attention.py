@@ -37,8 +37,8 @@ class Attention(nn.Module):
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:
         assert state.cache is not None
         u, recent = _smoothed(u, self.taps, timeline, state.recent)
-        query, key, value = (by_head(part, self.config.heads) for part in self.inward(u).chunk(3, dim=-1))
-        found = look_back(query, key, value, timeline, state.cache, self.config, self.turn, keep=keep)
+        parts = self.turn.apart(self.inward(u), timeline.position[:, :-1], self.config.heads)
+        found = look_back(*parts, timeline, state.cache, self.config, None, keep=keep)
         out = self.outward(found.value.flatten(2))
         return Mixed(out, MixerState(cache=found.cache, recent=recent), timeline.mask, timeline.mask, found.pairs, {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchcram.config import AttentionConfig
 from torchcram.memory import Timeline
 from torchcram.models.baselines.state import CacheState
-from torchcram.ops import Rows, compact, gather_rows
+from torchcram.ops import Rows, compact, gather_rows, turn, turn_apart
 
 
 class Looked(NamedTuple):
@@ -71,33 +71,15 @@ class Turn(nn.Module):
         """x [B, R, H, d], turned by the angles of its positions."""
         if angles is None:
             return x
-        turned: Tensor = _Turned.apply(x, *angles.unsqueeze(3).to(x.dtype))  # type: ignore[no-untyped-call]
-        return turned
+        return turn(x, angles)
 
-
-class _Turned(torch.autograd.Function):
-    """Pairs turned by angles, which have no gradient. Going back, gradients are turned the other way round.
-
-    Said like that, a compiler makes the same kernel for both ways.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-        ctx.save_for_backward(sine, cosine)
-        return _turned(x, sine, cosine)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        sine, cosine = ctx.saved_tensors
-        return _turned(grad, -sine, cosine), None, None
-
-
-def _turned(x: Tensor, sine: Tensor, cosine: Tensor) -> Tensor:
-    """Only the angles are put together: compiled, halves of x that are slow a kernel down several times."""
-    halves = x.reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
-    other = halves.flip(-2)
-    sines, cosines = torch.stack([-sine, sine], dim=-2), cosine.unsqueeze(-2)
-    return (halves * cosines + other * sines).flatten(-2)
+    def apart(self, joint: Tensor, position: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned, and values, each [B, R, H, d], of positions [B, R] from [B, R, 3 H d]."""
+        angles = self.angles(position)
+        if angles is None:
+            query, key, value = joint.view(*joint.shape[:2], 3, heads, -1).unbind(2)
+            return query, key, value
+        return turn_apart(joint, angles, heads)
 
 
 def look_back(
@@ -107,7 +89,7 @@ def look_back(
     timeline: Timeline,
     held: CacheState,
     config: AttentionConfig,
-    turn: Turn,
+    turn: Turn | None,
     *,
     rows: Rows | None = None,
     events: Rows | None = None,
@@ -116,14 +98,16 @@ def look_back(
 ) -> Looked:
     """Each row attends to itself, if it is an event, and to the events of its sequence before it.
 
-    query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. With a window, only
-    events less than so many positions back; `in_order`: only the last so many events.
+    query [B, R, H, d] of `rows`, key and value [B, E, H, d] of `events`; None: of all tokens. turn: None, if queries
+    and keys are turned already. With a window, only events less than so many positions back; `in_order`: only the last
+    so many events.
     """
     window = config.window
     at = _position(rows, timeline)
     position = at if events is rows else _position(events, timeline)
-    turned = turn.angles(at)
-    query, key = turn(query, turned), turn(key, turned if position is at else turn.angles(position))
+    if turn is not None:
+        turned = turn.angles(at)
+        query, key = turn(query, turned), turn(key, turned if position is at else turn.angles(position))
     batch, count = query.shape[:2]
     plain = rows is None and events is None and held.slots == 0 and not (timeline.padded or timeline.packed)
     if plain and window is None:
