@@ -65,13 +65,13 @@ if __name__ == "__main__":
             "choice",
             choice,
             lambda: choice.choice(token, *about, *weights, 0.7),
-            [{"_ROWS": rows, "_WARPS": warps} for rows, warps in product((64, 128, 256, 512), (2, 4, 8))],
+            [{"_MOST": most, "_WARPS": warps} for most, warps in product((64, 128, 256, 512), (2, 4, 8))],
         ),
         (
             "choice, back",
             choice,
             lambda: choice.choice_backward(grad, token, *about, *weights[:2], 0.7)[0],
-            [{"_ROWS": rows, "_WARPS": warps} for rows, warps in product((64, 128, 256, 512), (2, 4, 8))],
+            [{"_MOST": most, "_WARPS": warps} for most, warps in product((64, 128, 256, 512), (2, 4, 8))],
         ),
     )
     for name, module, run, choices in runs:

@@ -58,8 +58,7 @@ class Contender:
         self.model.check_values = False
         if size.compile:
             torch.compiler.reset()  # code made for another length would become code for any
-            for block in self.model.blocks:
-                block.compile_parts()  # type: ignore[operator]
+            self.model.compile_parts()
         self.entropy = torch.compile(nn.functional.cross_entropy) if size.compile else nn.functional.cross_entropy
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=on_gpu, capturable=on_gpu)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -30,22 +30,49 @@ class Norm(nn.RMSNorm):
 
 
 def narrowly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """What a module makes of its arguments; where it learns under autocast, with weights made narrow all at once.
+    """What a module makes of its arguments; see `narrowed`."""
+    return narrowed([module])[0](*args, **kwargs)
+
+
+def narrowed(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
+    """The modules, to be called; where they learn under autocast, with weights made narrow all at once.
 
     Autocast narrows each where it is used, which is a kernel for each, and one for each of their gradients. Those of
     linear maps and norms are, and parameters that a module names in `NARROW`, but for maps that it names in `WIDE`;
-    shards of weights are left to who puts them together. Meanwhile the module has those weights instead of its own, so
-    only where there are gradients: whatever else is done with it may go on in several threads.
+    shards of weights are left to who puts them together. While a module is called it has those weights instead of its
+    own, so only where there are gradients: whatever else is done with it may go on in several threads.
+
+    Gradients are made wide all at once, too, when the last is known; where several processes add theirs up meanwhile,
+    a module's when its own are.
     """
-    kind = next((p.device.type for p in module.parameters()), "cpu")
+    modules = list(modules)
+    kind = next((p.device.type for module in modules for p in module.parameters()), "cpu")
     if not torch.is_autocast_enabled(kind) or not torch.is_grad_enabled():
-        return module(*args, **kwargs)
-    weights = dict(_narrowable(module))
+        return list(modules)
+    dtype = torch.get_autocast_dtype(kind)
+    named = [dict(_narrowable(module)) for module in modules]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        made = [made for weights in named for made in _narrow(dtype, weights.values())]
+    else:
+        made = _narrow(dtype, [weight for weights in named for weight in weights.values()])
+    rest = iter(made)
+    return [_called_with(module, {n: next(rest) for n in own}) for module, own in zip(modules, named, strict=True)]
+
+
+def _narrow(dtype: torch.dtype, weights: Collection[Tensor]) -> list[Tensor]:
     if not weights:
-        return module(*args, **kwargs)
-    made = _Narrowed.apply(torch.get_autocast_dtype(kind), *weights.values())  # type: ignore[no-untyped-call]
-    found = (new if old.requires_grad else new.detach() for old, new in zip(weights.values(), made, strict=True))
-    return functional_call(module, dict(zip(weights, found, strict=True)), args, kwargs, tie_weights=False)
+        return []
+    made = _Narrowed.apply(dtype, *weights)  # type: ignore[no-untyped-call]
+    return [new if old.requires_grad else new.detach() for old, new in zip(weights, made, strict=True)]
+
+
+def _called_with(module: nn.Module, weights: dict[str, Tensor]) -> Callable[..., Any]:
+    """A module, to be called with some weights in the place of its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return functional_call(module, weights, args, kwargs, tie_weights=False)
+
+    return call if weights else module
 
 
 def _narrowable(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:

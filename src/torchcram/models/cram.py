@@ -23,7 +23,7 @@ from torchcram.memory import (
     Guidance,
     RoutingPolicy,
     Timeline,
-    narrowly,
+    narrowed,
 )
 from torchcram.memory.state import TensorTree
 from torchcram.memory.store import Room
@@ -144,12 +144,11 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         plain = compiled and bool(self.config.episodic_layers) and (call is None or call.guessing)
         how = torch.compiler.set_stance("force_eager") if plain else contextlib.nullcontext()
         with how:
-            for number, (block, memory) in enumerate(zip(self.blocks, states, strict=True)):
+            for number, (block, memory) in enumerate(zip(narrowed(self.blocks), states, strict=True)):
                 forced = dense if number in self.config.episodic_layers else None
                 if policy.actions is not None:
                     forced = policy.actions[..., number]
-                layer: BlockOutput = narrowly(
-                    block,
+                layer: BlockOutput = block(
                     x,
                     timeline,
                     memory,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchcram.config import ModelConfig
 from torchcram.ledger import Ledger, count
 from torchcram.memory import Norm, RoutingPolicy, Timeline
+from torchcram.memory.compiling import compile_layer
 from torchcram.memory.state import SequenceState, TensorTree
 from torchcram.models import folder
 from torchcram.models.generate import Generation, generate
@@ -265,6 +266,13 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
                     every = found[output.name]
                     found[output.name] = every.gather(1, at.unsqueeze(-1).expand(-1, -1, every.shape[-1]))
         return found, pooled
+
+    def compile_parts(self) -> None:
+        """Compile each layer, and what is before the first one and after the last."""
+        for block in self.blocks:
+            block.compile_parts()  # type: ignore[operator]
+        for part in (self.encoder, self.norm, self.heads):
+            compile_layer(part)
 
     def initial_state(self, batch: int) -> State:
         """The state before anything was seen; what `state=None` means."""

@@ -106,8 +106,7 @@ class Trainer:
         self.model.check_values = False  # the tasks' own data
         start.freeze(self.model, config.start.frozen)
         if config.compile:
-            for block in self.model.blocks:
-                block.compile_parts()  # type: ignore[operator]
+            self.model.compile_parts()
         # The main head of every task has a cross entropy.
         self.consolidator = Consolidator(config.consolidation, main=self.task.main, floor=0.0)
         self.stepper = Stepper(config, self.task, self.model, self.consolidator, self.world, say)

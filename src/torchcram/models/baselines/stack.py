@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcram.config import BaselineConfig, OutputConfig
 from torchcram.config.baseline import CATEGORIES
-from torchcram.memory import Norm, RoutingPolicy, Timeline, narrowly
+from torchcram.memory import Norm, RoutingPolicy, Timeline, narrowed
 from torchcram.memory.compiling import compile_layer
 from torchcram.memory.losses import Counts
 from torchcram.memory.state import TensorTree
@@ -152,8 +152,8 @@ class Baseline(SequenceModel[BaselineLayer, BaselineState]):
                 "reads and writes can be forced for CRAM alone; a baseline has one way to choose who attends"
             )
         layers: list[BaselineLayer] = []
-        for block, state in zip(self.blocks, states, strict=True):
-            layers.append(narrowly(block, x, timeline, state, keep_state=keep_state, asked=policy.asked))
+        for block, state in zip(narrowed(self.blocks), states, strict=True):
+            layers.append(block(x, timeline, state, keep_state=keep_state, asked=policy.asked))
             x = layers[-1].x
         return layers
 

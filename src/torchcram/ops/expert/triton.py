@@ -31,8 +31,8 @@ class Tile(NamedTuple):
     """Of a thread, at most."""
 
 
-# Two programs share a processor: one writes while the other multiplies.
-_STEP = Tile(128, 128, 64, 4, 3)
+# Two programs share a processor: one writes while the other multiplies. Each takes one tile after the other.
+_STEP, _STEPPING = Tile(128, 128, 64, 4, 3), 264
 _STRETCH, _CHANNELS, _WARPS = 16, 128, 4  # positions and channels taken at a time where there is no product
 _AHEAD = 4  # of them that are on their way to the chip, or used, at the same time
 _PROGRAMS = 132  # that sum gradients over positions: so many that all of them, for all channels, are at work at once
@@ -71,9 +71,9 @@ def advance(
     squares = into.new_empty(batch, length, _halves(width), dtype=torch.float32)
     rows = batch * length
     columns = min(_STEP.columns, triton.next_power_of_2(width))
-    grid = (triton.cdiv(width, columns) * triton.cdiv(rows, _STEP.rows),)
+    grid = (min(_STEPPING, triton.cdiv(width, columns) * triton.cdiv(rows, _STEP.rows)),)
     tile, part = [_STEP.rows, columns // 2], [_STEP.rows, _STEP.depth]
-    drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), tile)
+    drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), [_STEP.rows, columns])
     weights = TensorDescriptor.from_tensor(weight, [columns, _STEP.depth])
     h = start
     for number in range(steps):
@@ -266,33 +266,35 @@ def _euler_step(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive), a tile of it; the drive is the second half of INTO [rows, 2D].
+    """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive), some tiles of it; the drive is the second half of INTO [rows, 2D].
 
-    BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the product, since all that a tile
-    needs must fit into the registers at once. The LAST step leaves SQUARES [rows, halves], a sum of squares for each.
+    The product begins with the drive. BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the
+    product, since all that a tile needs must fit into the registers at once. The LAST step leaves SQUARES
+    [rows, halves], a sum of squares for each.
     """
     across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
-    column, first = tl.program_id(0) % across * COLUMNS, tl.program_id(0) // across * ROWS
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for begin in range(0, width, DEPTH):
-        h, weight = H.load([first, begin]), WEIGHT.load([column, begin])
-        total = tl.dot(h, weight.T, total, input_precision="ieee")
-    at = first + tl.arange(0, ROWS)
-    log_gap = tl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(tl.float32)
-    halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
-    for half in tl.static_range(2):
-        begin = column + half * (COLUMNS // 2)
-        slope = tanh(halves[half] + INTO.load([first, width + begin]).to(tl.float32))
-        if LEARNS:
-            SLOPE.store([first, begin], slope.to(SLOPE.dtype))
-        channel = begin + tl.arange(0, COLUMNS // 2)
-        step = share * _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, channel < width)
-        before = BEFORE.load([first, begin]).to(tl.float32)
-        after = before + step * slope
-        AFTER.store([first, begin], after.to(AFTER.dtype))
-        if LAST:
-            squares = tl.sum(after * after, 1)  # 0 outside, as all that is loaded there
-            tl.store(SQUARES + at.to(tl.int64) * 2 * across + column // COLUMNS * 2 + half, squares, mask=at < rows)
+    for tile in tl.range(tl.program_id(0), across * tl.cdiv(rows, ROWS), tl.num_programs(0)):
+        column, first = tile % across * COLUMNS, tile // across * ROWS
+        total = INTO.load([first, width + column]).to(tl.float32)
+        for begin in range(0, width, DEPTH):
+            h, weight = H.load([first, begin]), WEIGHT.load([column, begin])
+            total = tl.dot(h, weight.T, total, input_precision="ieee")
+        at = first + tl.arange(0, ROWS)
+        log_gap = tl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(tl.float32)
+        halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+        for half in tl.static_range(2):
+            begin = column + half * (COLUMNS // 2)
+            slope = tanh(halves[half])
+            if LEARNS:
+                SLOPE.store([first, begin], slope.to(SLOPE.dtype))
+            channel = begin + tl.arange(0, COLUMNS // 2)
+            step = share * _gate(log_gap, GATE_WEIGHT, GATE_BIAS, channel, channel < width)
+            before = BEFORE.load([first, begin]).to(tl.float32)
+            after = before + step * slope
+            AFTER.store([first, begin], after.to(AFTER.dtype))
+            if LAST:
+                squares = tl.sum(after * after, 1)  # 0 outside, as all that is loaded there
+                tl.store(SQUARES + at.to(tl.int64) * 2 * across + column // COLUMNS * 2 + half, squares, mask=at < rows)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import flat, on_device
 
-_ROWS, _COLUMNS, _WARPS, _STAGES = 128, 64, 4, 3
+_ROWS, _COLUMNS, _WARPS, _STAGES = 64, 64, 4, 2
 
 
 @torch.library.custom_op("torchcram::surprise", mutates_args=())

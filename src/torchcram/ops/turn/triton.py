@@ -17,7 +17,7 @@ _TILE, _WARPS = 4096, 4  # pairs that a program turns
 
 
 def turn_apart(joint: Tensor, angles: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    query, key, value = _Apart.apply(joint, angles, heads)  # type: ignore[no-untyped-call]
+    query, key, value = _Apart.apply(joint, angles, heads)
     return query, key, value
 
 
