@@ -21,6 +21,9 @@ SETTINGS = {
     "early": {"triton.enable_pdl": True},
     "cooperative": {"triton.cooperative_reductions": True},
     "early cooperative": {"triton.enable_pdl": True, "triton.cooperative_reductions": True},
+    "combined": {"combo_kernels": True},
+    "combined pointwise": {"combo_kernels": True, "combo_kernels_pointwise_only": True},
+    "tuned": {"max_autotune_pointwise": True},
     "products tried out": {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"},
 }
 

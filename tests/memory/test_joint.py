@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchcram.memory.joint import Map, joint, side_by_side
+from torchcram.memory.joint import Map, column_beside, joint, side_by_side
 
 
 def test_parts_need_not_be_joined():
@@ -32,3 +32,22 @@ def test_several_maps_of_one_input_are_each_what_they_are(positions):
     torch.testing.assert_close(
         torch.autograd.grad(found.square().sum(), inputs), torch.autograd.grad(expected.square().sum(), inputs)
     )
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("positions", [2, 40])
+def test_a_column_learns_beside_maps_that_do_not(positions, others):
+    torch.manual_seed(0)
+    x = torch.randn(2, positions, 9, dtype=torch.float64, requires_grad=True)
+    column, other = (torch.randn(size, 9, dtype=torch.float64, requires_grad=True) for size in (1, 4))
+    found, known = column_beside(x, column, *[Map(other)][:others])
+    expected = x @ column.t()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), [x, column]),
+        torch.autograd.grad(expected.square().sum(), [x, column]),
+    )
+    assert len(known) == others
+    for each in known:
+        torch.testing.assert_close(each, x @ other.t())
+        assert not each.requires_grad

@@ -20,7 +20,7 @@ from torchcram.memory.compiling import compile_layer
 from torchcram.memory.contradiction import ContradictionIndex, Guidance, Pointer
 from torchcram.memory.episodic import EpisodicMemory, Reading, nothing_before, smooth
 from torchcram.memory.foresight import Foresight
-from torchcram.memory.joint import Map, side_by_side
+from torchcram.memory.joint import Map, column_beside, side_by_side
 from torchcram.memory.lessons import Evidence, choose_witnesses
 from torchcram.memory.losses import (
     Counts,
@@ -193,7 +193,7 @@ class Block(nn.Module):
         x = timeline.clean(x)
         u = narrow(self.norm_memory(x))
         h, working_state, square = self.working.advance(u, timeline, state.working)
-        context, from_working, told = self._of_working(h)
+        context, from_working, told = self._of_working(h, timeline)
         surprise, prediction = self.predictor.surprise(u, h, timeline, state.prediction, told)
         seen, taps, recent = u, None, None
         if state.recent is not None and self.episodic is not None and self.episodic.taps is not None:
@@ -419,19 +419,23 @@ class Block(nn.Module):
         thought, own, to_router, to_priority = (None if each is None else next(found) for each in (*of_u, *of_seen))
         return thought, own, to_router, to_priority
 
-    def _of_working(self, h: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _of_working(self, h: Tensor, timeline: Timeline) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What h brings to the residual stream [B, N, D], and to the priority of a write [B, N, 1].
 
-        One product where it is compiled, which then reads h once, forward and back. Where nothing is learned, what is
-        told of the next position [B, N, R] is a part of it.
+        Compiled, it is one product with what is told of the next position [B, N, R], if nothing is learned; else that
+        and the priority are one.
         """
         outward = Map(self.working.outward.weight)
         priority = self.episodic.of_working if self.episodic is not None else None
         if not torch.compiler.is_compiling():
             return outward(h), None if priority is None else priority(h), None
-        told = None if torch.is_grad_enabled() else self.predictor.telling
-        maps = (outward, told, priority)  # the single column last: what is wide begins where memory is read at once
-        found = iter(side_by_side(h, *(each for each in maps if each is not None)))
-        context, of_next, of_priority = (None if each is None else next(found) for each in maps)
-        assert context is not None
-        return context, of_priority, of_next
+        told = self.predictor.telling
+        if torch.is_grad_enabled():
+            if priority is None:
+                return outward(h), None, None
+            others = () if self.predictor.learns_from_all(timeline) else (told,)
+            of_priority, known = column_beside(h, priority.weight, *others)
+            return outward(h), of_priority, known[0] if known else None
+        # The single column last: what is wide begins where memory is read at once.
+        context, of_next, *rest = side_by_side(h, outward, told, *(() if priority is None else (priority,)))
+        return context, next(iter(rest), None), of_next

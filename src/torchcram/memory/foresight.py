@@ -39,7 +39,7 @@ class Foresight(nn.Sequential):
         known. Where all of a call is learned from, the surprise has a gradient.
         """
         down, up = self
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self._learns_from_all(timeline)):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns_from_all(timeline)):
             # What is narrow is carried to the next position, not what is made of it.
             told = down(h.detach()) if told is None else told
             if timeline.padded or timeline.packed:
@@ -55,7 +55,7 @@ class Foresight(nn.Sequential):
 
         carried: what `surprise` was given.
         """
-        if self._learns_from_all(timeline):
+        if self.learns_from_all(timeline):
             return timeline.clean(surprise).sum() / tokens
         down, up = self
         batch, length, _ = u.shape
@@ -66,7 +66,8 @@ class Foresight(nn.Sequential):
         # Each tells of the stretch that it was taken from.
         return (_distance(u[row, at], up(before)) * apart).sum() / tokens
 
-    def _learns_from_all(self, timeline: Timeline) -> bool:
+    def learns_from_all(self, timeline: Timeline) -> bool:
+        """Rather than from some positions: of a small batch, and of one with padding."""
         rows, length = timeline.mask.shape
         return timeline.padded or timeline.packed or processes.overall(rows) * length <= _LESSON
 

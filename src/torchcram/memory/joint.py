@@ -1,6 +1,6 @@
 """Linear maps of several inputs at once, and several of one input."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,3 +42,30 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), bias)
     found = torch.split(out, sizes, dim=-1)
     return found[:-1] if short else found
+
+
+def column_beside(x: Tensor, column: Tensor, *others: Map) -> tuple[Tensor, list[Tensor]]:
+    """x Wᵀ for x [..., D] and W [1, D], and what others make of x, from which nothing is learned; x is read once.
+
+    Going back, the one column is not laid side by side with anything: what it adds to the gradient of x is found where
+    that is used.
+    """
+    with torch.no_grad():
+        *found, value = side_by_side(x, *others, Map(column))
+    return _Column.apply(x, column, value), found  # type: ignore[no-untyped-call]
+
+
+class _Column(torch.autograd.Function):
+    """x Wᵀ, which is known already; W [1, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        columns = nn.functional.pad(grad.flatten(0, -2), (0, _TOGETHER - 1))
+        of_weight = (columns.t() @ x.flatten(0, -2))[:1]
+        return (grad * weight).to(x.dtype), of_weight.to(weight.dtype), None
