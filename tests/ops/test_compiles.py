@@ -118,11 +118,12 @@ def test_expert(compiled, learns):
     gap, reset = clock()
     into, weight = normal(BATCH, LENGTH, 2 * WIDTH), normal(WIDTH, WIDTH)
     rate, a, b = (normal(WIDTH, dtype=torch.float32) for _ in range(3))
+    bias = normal(2 * WIDTH, dtype=torch.float32)
     with torch.set_grad_enabled(learns):
-        given = Given(into, rate, gap, reset, torch.zeros(BATCH, WIDTH), gap.log1p().bfloat16(), a, b, weight)
+        given = Given(into, rate, gap, reset, torch.zeros(BATCH, WIDTH), gap.log1p().bfloat16(), a, b, weight, bias)
         out = expert(given, 3)
     if learns:
-        both_ways(out, [into, rate, a, b, weight])
+        both_ways(out, [into, rate, a, b, weight, bias])
     assert {"_euler_step", *(["_euler_slope"] if learns else [])} <= set(compiled)
 
 

@@ -117,12 +117,27 @@ def test_expert(batch, length, width, steps, dtype):
     reset = (torch.rand(batch, length, generator=generator) < 0.1).to(DEVICE)
     wide = torch.promote_types(dtype, torch.float32)
 
-    def run(into: Tensor, initial: Tensor, rate: Tensor, a: Tensor, b: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def run(into: Tensor, initial: Tensor, rate: Tensor, a: Tensor, b: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         high = torch.promote_types(into.dtype, wide)
         clock = gap.to(high).to(DEVICE), reset, initial.to(high), gap.log1p().to(high).to(DEVICE)
-        return expert(Given(into, rate.to(high), *clock, a.to(high), b.to(high), weight), steps)
+        return expert(Given(into, rate.to(high), *clock, a.to(high), b.to(high), *rest), steps)
 
-    compare(run, [into, initial, rate, *sizes, draw(width, width) / width**0.5], [], dtype)
+    floats = [into, initial, rate, *sizes, draw(width, width) / width**0.5]
+    compare(run, floats, [], dtype)
+    compare(run, [*floats, draw(2 * width)], [], dtype)  # the bias, which is in `into` already
+
+
+def test_gradients_that_others_are_given_too_are_left_as_they_are():
+    generator = torch.Generator().manual_seed(1)
+    into, rate, initial, weight, grad = (
+        torch.randn(shape, generator=generator).to(DEVICE) for shape in ((2, 9, 32), 16, (2, 16), (16, 16), (2, 9, 16))
+    )
+    into, weight, grad = ((x if DEVICE == "cpu" else x.bfloat16()) for x in (into, weight, grad))
+    gap, before = torch.ones(2, 9, device=DEVICE), grad.clone()
+    with use("triton"):
+        h, *_ = expert(Given(into.requires_grad_(), rate.abs(), gap, gap > 1, initial, gap, rate, rate, weight), 2)
+    torch.autograd.grad(h, into, grad)
+    assert torch.equal(grad, before)
 
 
 @pytest.mark.parametrize("steps", [1, 3])

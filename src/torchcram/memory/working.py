@@ -53,10 +53,13 @@ class WorkingMemory(nn.Module):
 
         The state is kept in float32 at least: what comes in slowly would be lost in less.
         """
-        into = self.of_token(u)
+        weight, bias = self.of_token
         log_gap = timeline.log_gap.to(u.dtype)
         if self.config.carry == "scan":
             rate = nn.functional.softplus(self.rate)
+            # With padding a bias is not in all of it, and learns by what it was added to.
+            apart = None if timeline.padded else bias
+            into = Map(weight, bias if apart is None else apart.detach())(u)
             given = Given(
                 into=timeline.clean(into),
                 rate=rate,
@@ -67,10 +70,11 @@ class WorkingMemory(nn.Module):
                 gate_weight=self.gate_weight,
                 gate_bias=self.gate_bias,
                 weight=self.recurrent,
+                bias=apart,
             )
             h, state, square = expert(given, self.config.steps)
         else:
-            start, drive = into.chunk(2, dim=-1)
+            start, drive = Map(weight, bias)(u).chunk(2, dim=-1)
             gate = torch.sigmoid(torch.addcmul(self.gate_bias, self.gate_weight, log_gap.unsqueeze(-1)))
             h = euler_steps(start, drive, gate, self.recurrent, self.config.steps)
             square = wide(h.detach()).square().mean(-1)

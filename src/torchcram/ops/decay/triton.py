@@ -52,7 +52,8 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x [B, N, D], of the rate for each row [B, D], and of the initial state [B, D]."""
     grad_x = torch.empty_like(states)
-    return grad_x, *scan_rows_backward(grad, grad_last, states, rate, gap, initial, grad_x)
+    grad_rate, grad_initial, _ = scan_rows_backward(grad, grad_last, states, rate, gap, initial, grad_x)
+    return grad_x, grad_rate, grad_initial
 
 
 def scan_rows(x: Tensor, rate: Tensor, gap: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,17 +88,23 @@ def scan_rows_backward(
     gap: Tensor,
     initial: Tensor,
     grad_x: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """`scan_backward` that writes the gradient of x into `grad_x`, whose last dimension has to be contiguous."""
+    *,
+    add_up: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`scan_backward` that writes the gradient of x into `grad_x`, whose last dimension has to be contiguous.
+
+    add_up: also its sums over positions [B, D].
+    """
     batch, length, width = states.shape
     grad, rate, gap, initial = (y.contiguous() for y in (grad.to(states.dtype), rate, gap, initial))
     grad_initial = torch.empty_like(initial)
     block, parts, part = _cut(batch, length, width)
     grad_rate = torch.empty(batch, parts, width, dtype=rate.dtype, device=rate.device)
+    sums = torch.empty_like(grad_rate) if add_up else grad_rate
     grid = (batch * parts, triton.cdiv(width, block))
     wide = torch.promote_types(grad.dtype, torch.float32)
     given = grad_last.to(wide).contiguous()
-    given_to = grad_x, grad_rate, grad_initial
+    given_to = grad_x, grad_rate, grad_initial, sums
     steps = _steps(grad_x)
     with on_device(grad):
         if parts > 1:
@@ -108,9 +115,10 @@ def scan_rows_backward(
             given = _join(added, left, given, backwards=True)
         _scan_backward[grid](
             *(grad, states, rate, gap, initial, given, *given_to, length, width, *steps, part, parts),
+            ADD_UP=add_up,
             **_sizes(states, steps, block),
         )
-    return grad_rate.sum(1), grad_initial
+    return grad_rate.sum(1), grad_initial, sums.sum(1) if add_up else None
 
 
 def _join(added: Tensor, left: Tensor, initial: Tensor, *, backwards: bool) -> Tensor:
@@ -443,12 +451,14 @@ def _scan_backward(
     GRAD_X,
     GRAD_RATE,
     GRAD_INITIAL,
+    SUMS,
     length,
     width,
     row_step,
     step,
     part,
     parts,
+    ADD_UP: tl.constexpr,
     EVEN: tl.constexpr,
     FAR: tl.constexpr,
     STRETCH: tl.constexpr,
@@ -458,7 +468,7 @@ def _scan_backward(
     """All g of a part that is GIVEN the one after it [B, parts, D], and what it adds to the rate's gradient.
 
     a_{t+1}'s gradient is g_{t+1} s_t, and what of g_{t+1} reaches g_t is what the two differ by, but for grad_t. Rows
-    of GRAD_X are `row_step` apart, positions `step`.
+    of GRAD_X are `row_step` apart, positions `step`. ADD_UP: its SUMS over the positions of a part, too.
     """
     row, number = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -467,7 +477,7 @@ def _scan_backward(
     rate = _rate(RATE, channel, known, wide)
     own = (row * parts + number) * width + channel
     carried = tl.load(GIVEN + own, mask=known, other=0.0).to(wide)
-    grad_rate = tl.zeros((BLOCK,), wide)
+    grad_rate, sums = tl.zeros((BLOCK,), wide), tl.zeros((BLOCK,), wide)
     GRAD += row * length * width
     STATES += row * length * width
     GRAD_X += row * row_step
@@ -487,6 +497,8 @@ def _scan_backward(
         total = _walk(_decay(rate, gap), grad, carried, STRETCH)
         _put(GRAD_X + last * apart, total, to, inside, known, EVEN)
         carried = _last_of(total, STRETCH)
+        if ADD_UP:
+            sums += tl.sum(tl.where(inside[:, None], total, 0.0), 0)
         grad_rate += tl.sum((total - grad) * states * gap.to(wide)[:, None], 0)
     # What reaches the first state from the one before it.
     gap = tl.load(GAP).to(wide)
@@ -495,5 +507,7 @@ def _scan_backward(
     initial = tl.load(INITIAL + row * width + channel, mask=known & begins, other=0.0).to(wide)
     grad_rate += reaches * initial * gap
     tl.store(GRAD_RATE + own, -grad_rate, mask=known)
+    if ADD_UP:
+        tl.store(SUMS + own, sums, mask=known)
     grad_initial = reaches.to(GRAD_INITIAL.dtype.element_ty)
     tl.store(GRAD_INITIAL + row * width + channel, grad_initial, mask=known & begins)

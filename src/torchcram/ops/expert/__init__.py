@@ -1,6 +1,6 @@
 """The continuous-time expert (eq. 2): a decaying state, and K Euler steps from each of its values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Given(NamedTuple):
     """[D]"""
     weight: Tensor
     """[D, D]: see `euler_steps`."""
+    bias: Tensor | None = None
+    """[2D]: is in `into` already; its gradient is found here, where what it is a sum of goes by."""
 
 
 def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,12 +41,26 @@ def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _composed(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
     """One operation after the other; the specification too, if these are."""
-    entering, drive = given.into.chunk(2, dim=-1)
+    into = given.into if given.bias is None else _Held.apply(given.into, given.bias)  # type: ignore[no-untyped-call]
+    entering, drive = into.chunk(2, dim=-1)
     start, last = decay_scan(entering, given.rate, given.gap, given.reset, given.initial)
     log_gap = given.log_gap.to(given.gate_bias.dtype).unsqueeze(-1)
     gate = torch.sigmoid(torch.addcmul(given.gate_bias, given.gate_weight, log_gap))
     h = euler_steps(start, drive, gate, given.weight, steps)
     return h, last, h.detach().to(last.dtype).square().mean(-1)
+
+
+class _Held(torch.autograd.Function):
+    """Going back, a bias that is in x already gets its gradient too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.dtype = bias.dtype
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad.sum((0, 1)).to(ctx.dtype)
 
 
 def _triton(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,9 +39,9 @@ _PROGRAMS = 132  # that sum gradients over positions: so many that all of them, 
 
 
 def expert(given: Given, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-    into, rate, gap, reset, *rest = given
-    h, last, squares, *_ = advance(into, rate, far_at_resets(gap, reset), *rest, steps, learns)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    into, rate, gap, reset, *rest, bias = given
+    h, last, squares, *_ = advance(into, rate, far_at_resets(gap, reset), *rest, steps, learns, bias)
     return h, last, squares.detach().sum(-1) / len(given.rate)
 
 
@@ -58,6 +58,7 @@ def advance(
     weight: Tensor,
     steps: int,
     learns: bool,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """h^(K) [B, N, D], the last state [B, D], parts of |h^(K)|² [B, N, .]; and what is kept to go back.
 
@@ -110,7 +111,7 @@ def advance(
     return h, last, squares, start, middle, slopes
 
 
-@torch.library.custom_op("torchcram::expert_backward", mutates_args=())
+@torch.library.custom_op("torchcram::expert_backward", mutates_args=("grad",))
 def advance_backward(
     grad: Tensor,
     grad_last: Tensor,
@@ -124,10 +125,13 @@ def advance_backward(
     gate_weight: Tensor,
     gate_bias: Tensor,
     weight: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of into [B, N, 2D], rate by rows [B, D], initial [B, D], weight [D, D]; and of the gate.
+    biased: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of into [B, N, 2D], rate by rows [B, D], initial [B, D], weight [D, D]; and sums over positions.
 
-    The last is of gate_weight and gate_bias, by steps and parts of the positions [2, K, parts, D].
+    Those are the gradient of the gate, of gate_weight and gate_bias, by steps and parts of the positions
+    [2, K, parts, D]; and if it is `biased` of both halves of into, by rows [B, D], and by parts of the positions
+    [parts, D]. `grad` [B, N, D], contiguous, is what is worked on.
     """
     batch, length, width = start.shape
     steps, rows = len(slopes), batch * length
@@ -137,12 +141,11 @@ def advance_backward(
     programs = _parts(rows)
     channels = min(_CHANNELS, triton.next_power_of_2(width))
     sums = start.new_empty(2, steps, programs, width, dtype=_wide(gate_bias))
-    given = grad.to(start.dtype).contiguous().view(rows, width)
-    g = torch.empty_like(given)  # what came from outside is not to be changed
+    by_drive = sums.new_empty(programs if biased else 0, width)
+    g = grad.view(rows, width)
     for number in reversed(range(steps)):
         with on_device(start):
             _euler_slope[(programs, triton.cdiv(width, channels))](
-                given if number == steps - 1 else g,
                 g,
                 slopes[number],
                 log_gap,
@@ -151,6 +154,7 @@ def advance_backward(
                 inner[number],
                 grad_into,
                 sums[:, number],
+                by_drive,
                 rows,
                 width,
                 1 / steps,
@@ -159,7 +163,7 @@ def advance_backward(
                 STEPS=steps,
                 EVEN=rows % _STRETCH == 0 and width % channels == 0,
                 FIRST=number == 0,
-                LAST=number == steps - 1,
+                ADD_UP=number == 0 and biased,
                 STRETCH=_STRETCH,
                 CHANNELS=channels,
                 AHEAD=_AHEAD,
@@ -169,10 +173,11 @@ def advance_backward(
     grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
     if steps > 1:
         grad_weight.addmm_(inner[1:].view(-1, width).t(), middle.view(-1, width))
-    grad_rate, grad_initial = scan_rows_backward(
-        g.view(start.shape), grad_last, start, rate, gap, initial, grad_into[..., :width]
+    grad_rate, grad_initial, entering = scan_rows_backward(
+        g.view(start.shape), grad_last, start, rate, gap, initial, grad_into[..., :width], add_up=biased
     )
-    return grad_into, grad_rate, grad_initial, grad_weight, sums
+    entering = grad_rate.new_empty(0, width) if entering is None else entering
+    return grad_into, grad_rate, grad_initial, grad_weight, sums, entering, by_drive
 
 
 def _halves(width: int) -> int:
@@ -192,7 +197,7 @@ def _wide(x: Tensor) -> torch.dtype:
 
 @advance.register_fake
 def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    initial, steps, learns = rest[2], *rest[-2:]
+    initial, steps, learns = rest[2], *rest[7:9]
     shape = (*into.shape[:2], initial.shape[1])
     return (
         into.new_empty(shape),
@@ -206,16 +211,19 @@ def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor,
 
 @advance_backward.register_fake
 def _(
-    grad: Tensor, grad_last: Tensor, start: Tensor, middle: Tensor, slopes: Tensor, *rest: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rate, _, initial, _, _, gate_bias, weight = rest
+    grad: Tensor, grad_last: Tensor, start: Tensor, middle: Tensor, slopes: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rate, _, initial, _, _, gate_bias, weight, biased = rest
     batch, length, width = start.shape
+    parts, wide = _parts(batch * length), _wide(gate_bias)
     return (
         start.new_empty(batch, length, 2 * width),
         rate.new_empty(batch, width),
         torch.empty_like(initial, memory_format=torch.contiguous_format),
         start.new_empty(weight.shape),
-        start.new_empty(2, len(slopes), _parts(batch * length), width, dtype=_wide(gate_bias)),
+        start.new_empty(2, len(slopes), parts, width, dtype=wide),
+        rate.new_empty(batch if biased else 0, width),
+        start.new_empty(parts if biased else 0, width, dtype=wide),
     )
 
 
@@ -226,12 +234,15 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 def _gradient(ctx: Any, grad: Tensor | None, grad_last: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     start, initial = ctx.saved_tensors[0], ctx.saved_tensors[5]
-    grad = torch.zeros_like(start) if grad is None else grad
+    # A copy: what is worked on may not be what others were given too.
+    grad = torch.zeros_like(start) if grad is None else grad.to(start.dtype, copy=True).contiguous()
     grad_last = torch.zeros_like(initial) if grad_last is None else grad_last
-    into, rate, initial, weight, sums = advance_backward(grad, grad_last, *ctx.saved_tensors)
+    biased = ctx.needs_input_grad[-1]
+    into, rate, initial, weight, sums, *halves = advance_backward(grad, grad_last, *ctx.saved_tensors, biased)
     # Here, and not in the operator, it is compiled together with whatever comes after.
     gate_weight, gate_bias = sums.sum((1, 2)).to(ctx.saved_tensors[-2].dtype)
-    return into, rate.sum(0), None, initial, None, gate_weight, gate_bias, weight, None, None
+    bias = torch.cat([half.sum(0) for half in halves]) if biased else None
+    return into, rate.sum(0), None, initial, None, gate_weight, gate_bias, weight, None, None, bias
 
 
 advance.register_autograd(_gradient, setup_context=_remember)
@@ -300,7 +311,6 @@ def _euler_step(
 @triton.jit
 def _euler_slope(
     GRAD,
-    COPY,
     SLOPE,
     LOG_GAP,
     GATE_WEIGHT,
@@ -308,6 +318,7 @@ def _euler_slope(
     INNER,
     GRAD_INTO,
     SUMS,
+    BY_DRIVE,
     rows,
     width,
     share,
@@ -316,7 +327,7 @@ def _euler_slope(
     STEPS: tl.constexpr,
     EVEN: tl.constexpr,
     FIRST: tl.constexpr,
-    LAST: tl.constexpr,
+    ADD_UP: tl.constexpr,
     STRETCH: tl.constexpr,
     CHANNELS: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -324,7 +335,7 @@ def _euler_slope(
     """INNER, the gradient of W h + drive in a step, and what the gate's gradients sum up to; of a few channels.
 
     In the FIRST step, which comes last, the sum over all steps goes to the second half of GRAD_INTO [rows, 2D]; those
-    of the others are `inner_step` further on each. In the LAST step GRAD is copied to COPY. EVEN: all positions and
+    of the others are `inner_step` further on each. ADD_UP: its sums over positions, too. EVEN: all positions and
     channels of a stretch are there.
     """
     first = tl.program_id(0)
@@ -335,13 +346,12 @@ def _euler_slope(
     row_width = tl.full((), width, tl.int64)
     by_weight = tl.zeros((STRETCH, CHANNELS), tl.float32)  # summed over positions once, at the end
     by_bias = tl.zeros((STRETCH, CHANNELS), tl.float32)
+    by_drive = tl.zeros((STRETCH, CHANNELS), tl.float32)
     for begin in tl.range(first * STRETCH, rows, tl.num_programs(0) * STRETCH, num_stages=AHEAD):
         start = begin * row_width
         inside = begin + turn < rows
         mask = inside[:, None] & known[None, :]
         grad = _some(GRAD + start + here, mask, EVEN)
-        if LAST:
-            _put(COPY + start + here, grad, mask, EVEN)
         grad = share * grad.to(tl.float32)
         slope = _some(SLOPE + start + here, mask, EVEN).to(tl.float32)
         log_gap = tl.load(LOG_GAP + begin + turn, mask=inside, other=0.0).to(tl.float32)[:, None]
@@ -361,9 +371,13 @@ def _euler_slope(
                 another += inner_step
                 inner += _some(another + here, mask, EVEN).to(tl.float32)
             _put(GRAD_INTO + 2 * start + width + there, inner, mask, EVEN)
+        if ADD_UP:
+            by_drive += inner
     own = SUMS + first * width + channel
     tl.store(own, tl.sum(by_weight, 0) * 0.25, mask=known)
     tl.store(own + sums_step, tl.sum(by_bias, 0) * 0.25, mask=known)
+    if ADD_UP:
+        tl.store(BY_DRIVE + first * width + channel, tl.sum(by_drive, 0), mask=known)
 
 
 @triton.jit
