@@ -62,7 +62,7 @@ def test_of_a_long_call_some_positions_tell(batch, length):
     surprise, _ = foresight.surprise(u, h, timeline, carried)
     loss = foresight.loss(u, h, surprise, timeline, carried, torch.tensor(batch * length))
     at, apart = _telling(batch, length, u.device)
-    assert at.numel() == pytest.approx(8192, rel=0.1)
+    assert at.numel() == pytest.approx(max(2048, batch), rel=0.1)
     assert apart.sum() == length, "each position is in one of the parts"
     begin = apart.cumsum(0) - apart
     assert bool(((at >= begin) & (at < begin + apart)).all())

@@ -11,7 +11,8 @@ from torchcram.memory.precision import wide
 from torchcram.memory.timeline import Timeline
 from torchcram.ops import surprise
 
-_LESSON = 8192  # positions of a batch, about, that the prediction learns from: so small a map needs no more
+_SMALL = 8192  # positions of a batch, of which the prediction learns from all
+_LESSON = 2048  # positions, about, that it learns from in a larger one: so small a map needs no more
 
 
 class Foresight(nn.Sequential):
@@ -69,7 +70,7 @@ class Foresight(nn.Sequential):
     def learns_from_all(self, timeline: Timeline) -> bool:
         """Rather than from some positions: of a small batch, and of one with padding."""
         rows, length = timeline.mask.shape
-        return timeline.padded or timeline.packed or processes.overall(rows) * length <= _LESSON
+        return timeline.padded or timeline.packed or processes.overall(rows) * length <= _SMALL
 
 
 def _telling(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

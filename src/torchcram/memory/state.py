@@ -7,7 +7,7 @@ import os
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -74,6 +74,9 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Slotted(TensorTree):
     """A tree of tensors [B, S, ...]: S places, of which some may be empty."""
+
+    any_float: ClassVar[bool] = False
+    """Its numbers may be narrower or wider than another's that fits the same model."""
 
     position: Tensor
     """[B, S]: index in its sequence of what is there; -1 = nothing."""
@@ -173,11 +176,13 @@ class SequenceState(TensorTree):
         found = {}
         for path, tree in self.trees():
             given = 2 if isinstance(tree, Slotted) else 1
+            any_float = isinstance(tree, Slotted) and tree.any_float
             own = {f.name: getattr(tree, f.name) for f in dataclasses.fields(tree)}
             tensors = {name: x for name, x in own.items() if isinstance(x, Tensor)}
             for name, x in tensors.items():
                 shape = list(x.shape[given:]) if x.dim() >= given and len(x) == self.batch else "of another batch"
-                found[path + name] = f"{x.dtype} {shape}"
+                dtype = "of floats" if any_float and x.is_floating_point() else x.dtype
+                found[path + name] = f"{dtype} {shape}"
             if given == 2 and len({x.shape[1:2] for x in tensors.values()}) > 1:
                 found[path.rstrip(".")] = "of unequal slots"
         return found

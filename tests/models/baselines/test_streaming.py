@@ -289,7 +289,13 @@ def test_a_state_made_under_autocast_is_taken_back(case, events):
     model = make(case)
     tokens, dt = events(2, 30, seed=5)
     kinds = {name: x.dtype for name, x in model.initial_state(2).named_tensors()}
+    cached = {name for name in kinds if name.endswith(("cache.key", "cache.value"))}
     with torch.autocast("cpu", torch.bfloat16):
-        state = model(tokens[:, :20], dt=dt[:, :20]).state
-        state = model(tokens[:, 20:], dt=dt[:, 20:], state=state).state
+        state = model(tokens[:, :10], dt=dt[:, :10]).state
+        state = model(tokens[:, 10:20], dt=dt[:, 10:20], state=state).state
+    found = {name: x.dtype for name, x in state.named_tensors()}
+    narrow = {name for name in cached if found[name] == torch.bfloat16}
+    assert found == kinds | dict.fromkeys(narrow, torch.bfloat16), "a cache is as narrow as what it is made of"
+    assert narrow == cached or case != "transformer"
+    state = model(tokens[:, 20:], dt=dt[:, 20:], state=state).state
     assert {name: x.dtype for name, x in state.named_tensors()} == kinds

@@ -113,8 +113,7 @@ def look_back(
     if plain and window is None:
         found = _attend(query, key, value, causal=True)
         pairs = torch.full((batch,), count * (count + 1) // 2, device=query.device)
-        whole = CacheState(position=position, key=key.to(held.key.dtype), value=value.to(held.value.dtype))
-        return Looked(found, pairs, whole if keep else None)
+        return Looked(found, pairs, CacheState(position=position, key=key, value=value) if keep else None)
     all_keys = torch.cat([held.key.to(key.dtype), key], dim=1)
     all_values = torch.cat([held.value.to(value.dtype), value], dim=1)
     known = _Events.of(timeline, held, events, position)
@@ -128,7 +127,7 @@ def look_back(
     cache = None
     if keep:
         stays = known.staying(timeline, window, in_order=in_order)
-        kept = (gather_rows(x, stays).to(held.key.dtype) for x in (all_keys, all_values))
+        kept = (gather_rows(x, stays) for x in (all_keys, all_values))
         position = gather_rows(known.position, stays).masked_fill(~stays.valid, -1)
         cache = CacheState(position=position, key=next(kept), value=next(kept))
     return Looked(found, allowed.sum((1, 2)), cache)

@@ -11,7 +11,9 @@ from torchcram.memory.state import EpisodicState, SequenceState, Slotted, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class CacheState(Slotted):
-    """Keys and values of earlier tokens, in the order of writing."""
+    """Keys and values of earlier tokens, in the order of writing, as narrow as products were when they were written."""
+
+    any_float = True
 
     key: Tensor
     """[B, S, H, d], rotated."""
