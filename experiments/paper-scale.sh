@@ -2,8 +2,9 @@
 # SRCD at the paper's size: CRAM and the paper's other systems, how they do at other lengths, what their steps cost, and
 # how long training took until the task was solved.
 # Usage: paper-scale.sh [FOLDER [PART...]], parts: train measure lengths. Runs go to runs/paper-scale, and on from there
-# when called again. STEPS and SEEDS are CRAM's, OTHER_STEPS and OTHER_SEEDS those of every other model. With JOBS
-# above 1 so many runs are trained side by side: times are then told by what a step takes alone, measured afterwards.
+# when called again. STEPS and SEEDS are CRAM's, OTHER_STEPS and OTHER_SEEDS those of every other model of OTHERS, of
+# which the Transformer must be one. With JOBS above 1 so many runs are trained side by side: times are then told by what
+# a step takes alone, measured afterwards.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
@@ -28,6 +29,7 @@ sweep() { # FILE WORDS...: a sweep in the background, once there is a place for 
 finals=() others=()
 other() { # MODEL RATE [SETTING=VALUE]
     local model=$1 rate=$2 given=() folder=""
+    case " ${OTHERS:-transformer jamba mamba seqboat} " in *" $model "*) ;; *) return ;; esac
     if test $# -gt 2; then
         given=(--vary "$3")
         folder="${3##*.}-"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # How fast, against a compiled Transformer of the same size: bench-*.json for docs/performance.md.
 # Usage: speed.sh [FOLDER [PART...]], parts: whole (training steps and prefills) kernels decode breakdown scaling. The benchmarks
-# of a part compile side by side, JOBS at most, and are timed one at a time; what is done is not done again.
-# STAGES_OF and STAGES_AT: what the stages of scaling are timed for, and at which lengths.
+# of a part compile side by side, JOBS at most and as many as a GPU's memory holds (ROOM, in GB), and are timed one at a time;
+# what is done is not done again. STAGES_OF and STAGES_AT: what the stages of scaling are timed for, and at which lengths.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
@@ -12,15 +12,22 @@ parts=${*:-whole kernels decode breakdown scaling}
 mkdir -p "$out/parts"
 export TORCHCRAM_TURNS=${TORCHCRAM_TURNS:-$out/parts/turns}
 
-begin() { # NAME WORDS...: a benchmark in the background, into parts/NAME.json
-    local file=$out/parts/$1.json
-    shift
+declare -A size=() # by process, in GB
+begin() { # GB NAME WORDS...: a benchmark in the background, into parts/NAME.json, once there is room for it
+    local needs=$1 file=$out/parts/$2.json count taken pid
+    shift 2
     test -e "$file" && return
-    while test "$(jobs -rp | wc -l)" -ge "${JOBS:-12}"; do sleep 1; done
+    while :; do
+        count=0 taken=0
+        for pid in $(jobs -rp); do count=$((count + 1)) taken=$((taken + size[$pid])); done
+        if test "$count" -eq 0 || test "$count" -lt "${JOBS:-12}" -a $((taken + needs)) -le "${ROOM:-130}"; then break; fi
+        sleep 1
+    done
     {
         # Some of many at the same time have failed, for a reason that is not known: so there is another try.
         attempt "$file" "$@" || attempt "$file" "$@" || echo "failed: bench $*; see ${file%.json}.log" >&2
     } &
+    size[$!]=$needs
 }
 
 attempt() { # FILE WORDS...
@@ -30,51 +37,61 @@ attempt() { # FILE WORDS...
     if test -e "$file.part"; then mv "$file.part" "$file"; fi
 }
 
-end() { # PATTERN FILE: wait for all, and join what they found
+made=()
+end() { # PATTERN FILE: join what was found
     local file=$out/$2 found
-    wait
     found=("$out"/parts/$1)
     if test -e "${found[0]}"; then $torchcram join "${found[@]}" --out "$file"; fi
+}
+
+decode() { # GB BATCH LENGTH
+    begin "$1" "decode-$2-$3" decode --batches "$2" --lengths "$3" --buffers 512,2048,2560,4096
 }
 
 for part in $parts; do
     case $part in
     whole)
-        for length in 131072 32768 8192 2048; do
-            for what in train prefill; do begin "$what-512-$(printf %06d $length)" $what --lengths $length; done
-        done
         # The largest buffer holds every novel binding of SRCD at 131,072 positions.
-        for what in train prefill; do begin "$what-4096-131072" $what --slots 4096 --lengths 131072; done
-        begin train-mamba train --against mamba --lengths 2048
-        for what in train prefill; do end "$what-*.json" "bench-$what.json"; done
+        begin 42 train-512-131072 train --lengths 131072
+        begin 42 train-4096-131072 train --slots 4096 --lengths 131072
+        begin 16 prefill-512-131072 prefill --lengths 131072
+        begin 16 prefill-4096-131072 prefill --slots 4096 --lengths 131072
+        for length in 32768 8192 2048; do
+            begin 22 "train-512-$(printf %06d $length)" train --lengths $length
+            begin 10 "prefill-512-$(printf %06d $length)" prefill --lengths $length
+        done
+        begin 30 train-mamba train --against mamba --lengths 2048
+        made+=("train-*.json" bench-train.json "prefill-*.json" bench-prefill.json)
         ;;
     kernels)
-        begin kernels kernels
-        end kernels.json bench-kernels.json
+        begin 15 kernels kernels
+        made+=(kernels.json bench-kernels.json)
         ;;
     decode)
-        for batch in 1 32; do
-            for length in 2048 131072; do
-                begin "decode-$batch-$length" decode --batches $batch --lengths $length --buffers 512,2048,2560,4096
-            done
-        done
-        end "decode-*.json" bench-decode.json
+        decode 8 1 2048
+        decode 10 1 131072
+        decode 10 32 2048
+        decode 90 32 131072
+        made+=("decode-*.json" bench-decode.json)
         ;;
     breakdown)
-        for length in 2048 131072; do begin "breakdown-$length" breakdown --lengths $length; done
-        end "breakdown-*.json" bench-breakdown.json
+        begin 22 breakdown-8192 breakdown --lengths 8192
+        begin 42 breakdown-131072 breakdown --lengths 131072
+        made+=("breakdown-*.json" bench-breakdown.json)
         ;;
     scaling)
         for length in ${STAGES_AT:-2048 131072}; do
             for what in ${STAGES_OF:-train prefill}; do
                 for stage in "all read everything" "few read everything" "all read a bounded buffer" \
                     "few read a bounded buffer" "few read a bounded buffer uncompiled"; do
-                    begin "scaling-$what-$length-${stage// /-}" scaling --buffers 512 --lengths $length --what $what --stages "$stage"
+                    needs=$((length > 65536 ? 45 : 25))
+                    case $stage in *uncompiled) needs=$((2 * needs)) ;; esac
+                    begin $needs "scaling-$what-$length-${stage// /-}" scaling --buffers 512 --lengths $length --what $what --stages "$stage"
                 done
             done
         done
-        begin scaling-stores scaling --what "" --lengths 131072
-        end "scaling-*.json" bench-scaling.json
+        begin 5 scaling-stores scaling --what "" --lengths 131072
+        made+=("scaling-*.json" bench-scaling.json)
         ;;
     *)
         echo "$part is not a part; see the head of this file" >&2
@@ -82,3 +99,5 @@ for part in $parts; do
         ;;
     esac
 done
+wait
+for ((i = 0; i < ${#made[@]}; i += 2)); do end "${made[i]}" "${made[i + 1]}"; done

@@ -83,7 +83,7 @@ def run(
                     continue
                 yield compare(
                     what,
-                    _once(stage, size, what, tokens, place),
+                    _once(stage, size, what, tokens, place, beside=dense),
                     best,
                     against=f"transformer, {kind}",
                     length=length,
@@ -101,11 +101,13 @@ def _facts(stage: Stage, size: Size) -> dict[str, str | int | float]:
     return {"slots": slots, "reads": stage.reads, "compile": stage.compile and size.compile}
 
 
-def _once(stage: Stage, size: Size, what: str, tokens: torch.Tensor, device: torch.device) -> Callable[[], None]:
+def _once(
+    stage: Stage, size: Size, what: str, tokens: torch.Tensor, device: torch.device, beside: Contender
+) -> Callable[[], None]:
     """A step, or a prefill, of CRAM at a stage."""
     mine = dataclasses.replace(size, reads=stage.reads, compile=stage.compile and size.compile)
     config = mine.cram().override({"episodic.slots": stage.slots})
-    contender = Contender(config, mine, device)
+    contender = Contender(config, mine, device, beside=beside)
     batch, length = tokens.shape
     policy = imposed(mine, batch, length, config.layers, device, training=what == "train")
     return (contender.train if what == "train" else contender.prefill)(tokens, policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,10 @@ class Size:
 class Contender:
     """A model that can be timed: a training step, and a forward pass."""
 
-    def __init__(self, config: ModelConfig, size: Size, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, size: Size, device: torch.device, *, beside: Contender | None = None
+    ) -> None:
+        """beside: one that lasts as long, whose memory is used as well: what is recorded leaves nothing there."""
         torch.manual_seed(0)
         self.size, self.device = size, device
         self.model: AnyModel = build(config).to(device)
@@ -62,6 +66,7 @@ class Contender:
             self.model.compile_parts()
         self.entropy = _compiled_entropy() if size.compile else nn.functional.cross_entropy
         on_gpu = device.type == "cuda"
+        self._memory: Any = beside._memory if beside else torch.cuda.graph_pool_handle() if on_gpu else None
         parameters = optimizer.largest_first(self.model.parameters())
         self.optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=on_gpu, capturable=on_gpu)
         self.consolidator = Consolidator(ConsolidationConfig())
@@ -106,7 +111,7 @@ class Contender:
             self._calls += 1
             if self.device.type == "cuda" and self._graph is None and self._calls > WARM_UP:
                 self.optimizer.zero_grad(set_to_none=True)
-                self._graph, _ = record(run, self.device, warm_up=0)
+                self._graph, _ = record(run, self.device, warm_up=0, pool=self._memory)
             if self._graph is not None:
                 self._graph.replay()
             else:
@@ -145,7 +150,8 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
     batch = max(1, size.tokens // length)
     tokens = torch.randint(size.vocabulary, (batch, length), device=place)
     policies = imposed(size, batch, length, config.layers, place, training=training), RoutingPolicy()
-    pair = [Contender(each, size, place) for each in (config, rival)]
+    ours = Contender(config, size, place)
+    pair = ours, Contender(rival, size, place, beside=ours)
     runs: list[Callable[[], object]] = [
         (each.train if training else each.prefill)(tokens, policy) for each, policy in zip(pair, policies, strict=True)
     ]
