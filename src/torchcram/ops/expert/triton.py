@@ -18,6 +18,11 @@ from torchcram.ops.dispatch import on_device
 from torchcram.ops.expert import Given
 from torchcram.ops.instructions import tanh
 
+try:
+    from torchcram.ops.expert import hopper as _hopper
+except ImportError:  # the language it is written in is experimental: another Triton may have changed it
+    _hopper = None  # type: ignore[assignment]
+
 
 class Tile(NamedTuple):
     """How a product is cut up."""
@@ -69,46 +74,72 @@ def advance(
     start, last = scan_rows(into[..., :width], rate, gap, initial)
     middle = into.new_empty(steps - 1 if learns else 0, batch, length, width)
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
-    squares = into.new_empty(batch, length, _halves(width), dtype=torch.float32)
+    squares = into.new_empty(batch, length, _across(width), dtype=torch.float32)
     rows = batch * length
-    columns = min(_STEP.columns, triton.next_power_of_2(width))
-    grid = (min(_STEPPING, triton.cdiv(width, columns) * triton.cdiv(rows, _STEP.rows)),)
-    tile, part = [_STEP.rows, columns // 2], [_STEP.rows, _STEP.depth]
-    drive = TensorDescriptor.from_tensor(into.view(rows, 2 * width), [_STEP.rows, columns])
-    weights = TensorDescriptor.from_tensor(weight, [columns, _STEP.depth])
+    step = _hopper.euler_step if _hopper is not None and _hopper.fits(into, width) else _step
     h = start
     for number in range(steps):
-        out = middle[number] if learns and number < steps - 1 else torch.empty_like(start)
-        flat = (x.view(rows, width) for x in (h, out, slopes[number] if learns else out))
-        before, after, slope = (TensorDescriptor.from_tensor(x, tile) for x in flat)
-        with on_device(into):
-            _euler_step[grid](
-                TensorDescriptor.from_tensor(h.view(rows, width), part),
-                before,
-                drive,
-                log_gap,
-                gate_weight,
-                gate_bias,
-                weights,
-                after,
-                slope,
-                squares,
-                rows,
-                width,
-                1 / steps,
-                LEARNS=learns,
-                LAST=number == steps - 1,
-                ROWS=_STEP.rows,
-                COLUMNS=columns,
-                DEPTH=_STEP.depth,
-                num_warps=_STEP.warps,
-                num_stages=_STEP.stages,
-                maxnreg=_STEP.registers,
-            )
-        h = out
+        last_one = number == steps - 1
+        after = middle[number] if learns and not last_one else torch.empty_like(start)
+        step(
+            h.view(rows, width),
+            into.view(rows, 2 * width),
+            log_gap,
+            gate_weight,
+            gate_bias,
+            weight,
+            after.view(rows, width),
+            slopes[number].view(rows, width) if learns else None,
+            squares if last_one else None,
+            1 / steps,
+        )
+        h = after
     if not learns:
         start = into.new_empty(0)
     return h, last, squares, start, middle, slopes
+
+
+def _step(
+    h: Tensor,
+    into: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    after: Tensor,
+    slope: Tensor | None,
+    squares: Tensor | None,
+    share: float,
+) -> None:
+    """h, after, slope [rows, D]; into [rows, 2D], its second half drives; squares [rows, .]; see the kernel."""
+    rows, width = h.shape
+    columns = _columns(width)
+    grid = (min(_STEPPING, _across(width) * triton.cdiv(rows, _STEP.rows)),)
+    tile, part = [_STEP.rows, columns // 2], [_STEP.rows, _STEP.depth]
+    with on_device(into):
+        _euler_step[grid](
+            TensorDescriptor.from_tensor(h, part),
+            TensorDescriptor.from_tensor(h, tile),
+            TensorDescriptor.from_tensor(into, [_STEP.rows, columns]),
+            log_gap,
+            gate_weight,
+            gate_bias,
+            TensorDescriptor.from_tensor(weight, [columns, _STEP.depth]),
+            TensorDescriptor.from_tensor(after, tile),
+            TensorDescriptor.from_tensor(after if slope is None else slope, tile),
+            after if squares is None else squares,
+            rows,
+            width,
+            share,
+            LEARNS=slope is not None,
+            LAST=squares is not None,
+            ROWS=_STEP.rows,
+            COLUMNS=columns,
+            DEPTH=_STEP.depth,
+            num_warps=_STEP.warps,
+            num_stages=_STEP.stages,
+            maxnreg=_STEP.registers,
+        )
 
 
 @torch.library.custom_op("torchcram::expert_backward", mutates_args=("grad",))
@@ -180,10 +211,15 @@ def advance_backward(
     return grad_into, grad_rate, grad_initial, grad_weight, sums, entering, by_drive
 
 
-def _halves(width: int) -> int:
-    """Of tiles, side by side in a row."""
+def _columns(width: int) -> int:
+    """Of a tile."""
     columns: int = min(_STEP.columns, triton.next_power_of_2(width))
-    return 2 * -(-width // columns)
+    return columns
+
+
+def _across(width: int) -> int:
+    """Tiles side by side."""
+    return -(-width // _columns(width))
 
 
 def _parts(rows: int) -> int:
@@ -202,7 +238,7 @@ def _(into: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor,
     return (
         into.new_empty(shape),
         into.new_empty(initial.shape, dtype=torch.promote_types(into.dtype, torch.float32)),
-        into.new_empty(*into.shape[:2], _halves(initial.shape[1]), dtype=torch.float32),
+        into.new_empty(*into.shape[:2], _across(initial.shape[1]), dtype=torch.float32),
         into.new_empty(shape if learns else (0,)),
         into.new_empty(steps - 1 if learns else 0, *shape),
         into.new_empty(steps if learns else 0, *shape),
@@ -281,7 +317,7 @@ def _euler_step(
 
     The product begins with the drive. BEFORE is H, in tiles like those of AFTER and SLOPE: half as wide as those of the
     product, since all that a tile needs must fit into the registers at once. The LAST step leaves SQUARES
-    [rows, halves], a sum of squares for each.
+    [rows, tiles side by side], a sum of squares for each.
     """
     across = tl.cdiv(width, COLUMNS)  # tiles of the same rows come after each other: they read the same H
     for tile in tl.range(tl.program_id(0), across * tl.cdiv(rows, ROWS), tl.num_programs(0)):
@@ -293,6 +329,7 @@ def _euler_step(
         at = first + tl.arange(0, ROWS)
         log_gap = tl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(tl.float32)
         halves = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+        squares = tl.zeros((ROWS,), tl.float32)
         for half in tl.static_range(2):
             begin = column + half * (COLUMNS // 2)
             slope = tanh(halves[half])
@@ -303,9 +340,9 @@ def _euler_step(
             before = BEFORE.load([first, begin]).to(tl.float32)
             after = before + step * slope
             AFTER.store([first, begin], after.to(AFTER.dtype))
-            if LAST:
-                squares = tl.sum(after * after, 1)  # 0 outside, as all that is loaded there
-                tl.store(SQUARES + at.to(tl.int64) * 2 * across + column // COLUMNS * 2 + half, squares, mask=at < rows)
+            squares += tl.sum(after * after, 1)  # 0 outside, as all that is loaded there
+        if LAST:
+            tl.store(SQUARES + at.to(tl.int64) * across + column // COLUMNS, squares, mask=at < rows)
 
 
 @triton.jit
