@@ -4,6 +4,7 @@ What Triton's interpreter lets pass, its compiler may refuse. Takes a minute: `p
 `pytest -m slow tests/ops/test_compiles.py`.
 """
 
+import importlib
 import os
 import subprocess
 import tempfile
@@ -125,6 +126,32 @@ def test_expert(compiled, learns):
     if learns:
         both_ways(out, [into, rate, a, b, weight, bias])
     assert {"_euler_step", *(["_euler_slope"] if learns else [])} <= set(compiled)
+
+
+@pytest.mark.parametrize("width", [128, WIDTH])
+def test_expert_whose_weights_stay_on_the_chip(compiled, monkeypatch, width):
+    hopper = importlib.import_module("torchcram.ops.expert.hopper")
+    monkeypatch.setattr(hopper, "_processors", lambda x: 132)
+    h, slope, into = (
+        torch.randn(LENGTH, width).bfloat16(),
+        torch.randn(LENGTH, width).bfloat16(),
+        normal(LENGTH, 2 * width),
+    )
+    about = torch.rand(LENGTH).bfloat16(), torch.randn(width), torch.randn(width)
+    weight, squares = torch.randn(width, width).bfloat16(), torch.empty(LENGTH, width // hopper.COLUMNS)
+    for learns in (slope, None):
+        for last in (squares, None):
+            hopper.euler_step(h, into.detach(), *about, weight, torch.empty_like(h), learns, last, 1 / 3)
+            assert within(compiled["_euler_step_resident"])
+    inner, sums = torch.randn(3, LENGTH, width).bfloat16(), torch.empty(2, 9, width)
+    for total in ((), (into.detach()[:, width:], torch.empty(9, width))):
+        hopper.euler_back(inner[1:], h, slope, *about, weight, inner[0], sums, 1 / 3, *total)
+        assert within(compiled["_euler_back_resident"])
+
+
+def within(kernel: Any) -> bool:
+    """Whether all that a program has on the chip has room there, and nearly all of a thread's numbers in registers."""
+    return kernel.metadata.shared <= SHARED and spilled(kernel) <= 1024
 
 
 @pytest.mark.parametrize("pointed", [True, False])

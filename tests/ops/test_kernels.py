@@ -106,6 +106,20 @@ def test_decay_scan(batch, length, width, part, dtype, monkeypatch):
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("batch", "length", "width"), [(2, 1, 16), (1, 65, 33), (3, 100, 64), (2, 40, 144)])
 def test_expert(batch, length, width, steps, dtype):
+    check_expert(batch, length, width, steps, dtype)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="weights stay on a chip only where there is one")
+@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize(
+    ("batch", "length", "width"), [(1, 1, 128), (2, 63, 256), (1, 130, 384), (1, 64, 512), (3, 2900, 512)]
+)
+def test_expert_whose_weights_stay_on_the_chip(batch, length, width, steps):
+    """A part of a tile, tiles for one half of the warps, and for both, several times."""
+    check_expert(batch, length, width, steps, torch.bfloat16)
+
+
+def check_expert(batch: int, length: int, width: int, steps: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(length)
 
     def draw(*shape: int) -> Tensor:

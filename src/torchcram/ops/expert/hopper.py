@@ -1,9 +1,9 @@
-"""An Euler step on Hopper GPUs, whose weights stay on the chip.
+"""Euler steps on Hopper GPUs, forward and back, whose weights stay on the chip.
 
-A program keeps the weights of 128 channels and goes through tiles of positions; all of them together read h once for
-each such stretch of channels, and never the weights again. Of its three groups of warps one brings tiles to the chip.
-The other two take turns: while one multiplies, the other makes of its product the next h, in place of what it was made
-of. So memory, products and tanh are busy at the same time.
+A program keeps the weights of 128 channels and goes through tiles of positions; all of them together read what is
+multiplied once for each such stretch of channels, and never the weights again. Of its three groups of warps one brings
+tiles to the chip. The other two take turns: while one multiplies, the other makes of its product what comes next, in
+place of what it was made of. So memory, products and tanh are busy at the same time.
 """
 
 import torch
@@ -33,6 +33,11 @@ def fits(x: Tensor, width: int) -> bool:
     return hopper and width % COLUMNS == 0 and width <= _WIDEST
 
 
+def parts(rows: int) -> int:
+    """Of so many positions, that gradients are summed over by themselves."""
+    return -(-rows // _ROWS)
+
+
 def euler_step(
     h: Tensor,
     into: Tensor,
@@ -48,8 +53,7 @@ def euler_step(
     """h, after, slope [rows, D]; into [rows, 2D], of which the second half drives; squares [rows, D / 128]."""
     rows, width = h.shape
     across = width // COLUMNS
-    processors = torch.cuda.get_device_properties(h.device).multi_processor_count
-    programs = min(processors // across, -(-rows // _ROWS))
+    programs = min(_processors(h) // across, parts(rows))
     whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [COLUMNS, _DEPTH]
     with on_device(h):
         _euler_step_resident[(programs * across,)](
@@ -74,6 +78,63 @@ def euler_step(
         )
 
 
+def euler_back(
+    inner: Tensor,
+    grad: Tensor,
+    slope: Tensor,
+    log_gap: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    weight: Tensor,
+    before: Tensor,
+    sums: Tensor,
+    share: float,
+    total: Tensor | None = None,
+    by_total: Tensor | None = None,
+) -> None:
+    """From a step to the one before it: grad += inner W, and what that makes of the slope, `before` [rows, D].
+
+    inner [K', rows, D]: of the steps from this one on. sums [2, parts, D]: what parts of the positions add to the
+    gradients of gate_weight and gate_bias. total [rows, D], the rows of which may be apart: all of inner and `before`
+    added up; by_total [parts, D]: that, by parts of the positions.
+    """
+    rows, width = grad.shape
+    across = width // COLUMNS
+    programs = min(_processors(grad) // across, parts(rows))
+    whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [_DEPTH, COLUMNS]
+    with on_device(grad):
+        _euler_back_resident[(programs * across,)](
+            _described(inner[0], part),
+            _described(grad, whole),
+            _described(slope, whole),
+            _described(weight, weights),
+            _described(before, whole),
+            inner,
+            log_gap,
+            gate_weight,
+            gate_bias,
+            sums,
+            grad if total is None else total,
+            sums if by_total is None else by_total,
+            rows,
+            share,
+            inner.stride(0),
+            sums.stride(0),
+            0 if total is None else total.stride(0),
+            WIDTH=width,
+            LATER=len(inner),
+            TOTAL=total is not None,
+            STAGES=_STAGES,
+            num_warps=4,
+            maxnreg=_REGISTERS,
+        )
+
+
+def _processors(x: Tensor) -> int:
+    """Of the GPU that x is on, each of which runs one program."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
 def _described(x: Tensor, block: list[int]) -> TensorDescriptor:
     layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
     return TensorDescriptor.from_tensor(x, block, layout)
@@ -85,8 +146,11 @@ def _tanh(x):
 
 
 @gluon.jit
-def _bring(sources, buffers, barriers, rows, WIDTH: gl.constexpr):
-    """All that tiles are made of, in the order in which it is used."""
+def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.constexpr, WIDTH: gl.constexpr):
+    """All that tiles are made of, in the order in which it is used.
+
+    FURTHER: columns of INTO begin there. TURNED: weights are multiplied as they stand, not by rows.
+    """
     H, BEFORE, INTO, WEIGHT = sources
     weights, parts, before, drive = buffers
     there, ready, free, all_ready, all_free = barriers
@@ -99,7 +163,10 @@ def _bring(sources, buffers, barriers, rows, WIDTH: gl.constexpr):
     column = gl.program_id(0) % across * COLUMNS
     mbarrier.expect(there, count * WEIGHT.block_type.nbytes)
     for k in gl.static_range(count):
-        tma.async_copy_global_to_shared(WEIGHT, [column, k * DEPTH], there, weights.index(k))
+        if TURNED:
+            tma.async_copy_global_to_shared(WEIGHT, [k * DEPTH, column], there, weights.index(k))
+        else:
+            tma.async_copy_global_to_shared(WEIGHT, [column, k * DEPTH], there, weights.index(k))
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own, gl.cdiv(rows, ROWS), apart):
         first, number = tile * ROWS, (tile - own) // apart
@@ -109,12 +176,47 @@ def _bring(sources, buffers, barriers, rows, WIDTH: gl.constexpr):
                 # By now whoever had them before has begun with what is brought here, or soon will.
                 mbarrier.wait(all_free.index(who), (number // 2 & 1) ^ 1)
                 mbarrier.expect(all_ready.index(who), BEFORE.block_type.nbytes + INTO.block_type.nbytes)
-                tma.async_copy_global_to_shared(INTO, [first, WIDTH + column], all_ready.index(who), drive.index(who))
+                tma.async_copy_global_to_shared(INTO, [first, FURTHER + column], all_ready.index(who), drive.index(who))
                 tma.async_copy_global_to_shared(BEFORE, [first, column], all_ready.index(who), before.index(who))
             at = number * count + k
             mbarrier.wait(free.index(at % STAGES), (at // STAGES & 1) ^ 1)
             mbarrier.expect(ready.index(at % STAGES), H.block_type.nbytes)
             tma.async_copy_global_to_shared(H, [first, k * DEPTH], ready.index(at % STAGES), parts.index(at % STAGES))
+
+
+@gluon.jit
+def _product(number, buffers, barriers, layout: gl.constexpr, TURNED: gl.constexpr):
+    """Of a tile, the `number`-th of the program: what was brought times the weights."""
+    weights, parts, _, _ = buffers
+    _, ready, free, _, _ = barriers
+    STAGES: gl.constexpr = parts.type.shape[0]
+    count: gl.constexpr = weights.type.shape[0]
+    ROWS: gl.constexpr = parts.type.shape[1]
+    COLUMNS: gl.constexpr = weights.type.shape[2] if TURNED else weights.type.shape[1]
+    total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    for k in gl.static_range(count):
+        at = number * count + k
+        mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
+        weight = weights.index(k)
+        if not TURNED:
+            weight = weight.permute((1, 0))
+        total = warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
+        if k > 0:
+            total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
+            gl.thread_barrier()  # all warps are done with it
+            mbarrier.arrive(free.index((at - 1) % STAGES))
+    total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
+    gl.thread_barrier()
+    mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
+    return total
+
+
+@gluon.jit
+def _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel):
+    """2 σ(bias + weight · log gap) - 1 of positions × channels."""
+    weight = 0.5 * gl.load(GATE_WEIGHT + channel).to(gl.float32)
+    bias = 0.5 * gl.load(GATE_BIAS + channel).to(gl.float32)
+    return _tanh(gl.expand_dims(bias, 0) + gl.expand_dims(weight, 0) * gl.expand_dims(log_gap, 1))
 
 
 @gluon.jit
@@ -133,12 +235,10 @@ def _use(
     """Every other tile: its product, then its end."""
     AFTER, SLOPE, SQUARES = results
     LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
-    weights, parts, before, drive = buffers
-    there, ready, free, all_ready, all_free = barriers
+    _, _, before, drive = buffers
+    there, _, _, all_ready, all_free = barriers
     ROWS: gl.constexpr = AFTER.block_type.shape[0]
     COLUMNS: gl.constexpr = AFTER.block_type.shape[1]
-    STAGES: gl.constexpr = parts.type.shape[0]
-    count: gl.constexpr = weights.type.shape[0]
     across: gl.constexpr = WIDTH // COLUMNS
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
@@ -151,28 +251,13 @@ def _use(
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
         first, number = tile * ROWS, (tile - own) // apart
-        total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-        for k in gl.static_range(count):
-            at = number * count + k
-            mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
-            total = warpgroup_mma(
-                parts.index(at % STAGES), weights.index(k).permute((1, 0)), total, use_acc=k > 0, is_async=True
-            )
-            if k > 0:
-                total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
-                gl.thread_barrier()
-                mbarrier.arrive(free.index((at - 1) % STAGES))
-        total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
-        gl.thread_barrier()
-        mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
+        total = _product(number, buffers, barriers, layout, False)
         at = first + turn
         log_gap = gl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(gl.float32)
-        gate_weight = 0.5 * gl.load(GATE_WEIGHT + channel).to(gl.float32)
-        gate_bias = 0.5 * gl.load(GATE_BIAS + channel).to(gl.float32)
-        gate = _tanh(gl.expand_dims(gate_bias, 0) + gl.expand_dims(gate_weight, 0) * gl.expand_dims(log_gap, 1))
+        gate = 0.5 + 0.5 * _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel)
         mbarrier.wait(all_ready.index(WHO), number // 2 & 1)
         slope = _tanh(total + mine.load(layout).to(gl.float32))
-        after = theirs.load(layout).to(gl.float32) + (0.5 * share) * (1.0 + gate) * slope
+        after = theirs.load(layout).to(gl.float32) + share * gate * slope
         if LEARNS:
             mine.store(slope.to(SLOPE.dtype))
         theirs.store(after.to(AFTER.dtype))
@@ -187,6 +272,30 @@ def _use(
         tma.store_wait(pendings=0)
         gl.thread_barrier()
         mbarrier.arrive(all_free.index(WHO))
+
+
+@gluon.jit
+def _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH: gl.constexpr, STAGES: gl.constexpr):
+    """Places for weights and tiles, and barriers that say of each when it is there, and when it is free again."""
+    kind: gl.constexpr = H.dtype
+    count: gl.constexpr = WIDTH // H.block_type.shape[1]
+    weights = gl.allocate_shared_memory(kind, [count] + WEIGHT.block_type.shape, WEIGHT.layout)
+    parts = gl.allocate_shared_memory(kind, [STAGES] + H.block_type.shape, H.layout)
+    before = gl.allocate_shared_memory(kind, [2] + BEFORE.block_type.shape, BEFORE.layout)
+    drive = gl.allocate_shared_memory(kind, [2] + INTO.block_type.shape, INTO.layout)
+    there = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    all_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    all_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(there, count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+        mbarrier.init(free.index(stage), count=1)
+    for who in gl.static_range(2):
+        mbarrier.init(all_ready.index(who), count=1)
+        mbarrier.init(all_free.index(who), count=1)
+    return (weights, parts, before, drive), (there, ready, free, all_ready, all_free)
 
 
 @gluon.jit
@@ -209,32 +318,147 @@ def _euler_step_resident(
     STAGES: gl.constexpr,
 ):
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); see `_euler_step`."""
-    kind: gl.constexpr = H.dtype
-    count: gl.constexpr = WIDTH // H.block_type.shape[1]
-    weights = gl.allocate_shared_memory(kind, [count] + WEIGHT.block_type.shape, WEIGHT.layout)
-    parts = gl.allocate_shared_memory(kind, [STAGES] + H.block_type.shape, H.layout)
-    before = gl.allocate_shared_memory(kind, [2] + BEFORE.block_type.shape, BEFORE.layout)
-    drive = gl.allocate_shared_memory(kind, [2] + INTO.block_type.shape, INTO.layout)
-    there = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    all_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    all_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(there, count=1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(ready.index(stage), count=1)
-        mbarrier.init(free.index(stage), count=1)
-    for who in gl.static_range(2):
-        mbarrier.init(all_ready.index(who), count=1)
-        mbarrier.init(all_free.index(who), count=1)
+    buffers, barriers = _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH, STAGES)
     sources, given, results = (H, BEFORE, INTO, WEIGHT), (LOG_GAP, GATE_WEIGHT, GATE_BIAS), (AFTER, SLOPE, SQUARES)
-    buffers, barriers = (weights, parts, before, drive), (there, ready, free, all_ready, all_free)
     gl.warp_specialize(
         [
             (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 0)),
             (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 1)),
-            (_bring, (sources, buffers, barriers, rows, WIDTH)),
+            (_bring, (sources, buffers, barriers, rows, WIDTH, False, WIDTH)),
         ],
         [4, 1],
-        [216, 40],
+        [232, 40],
+    )
+
+
+@gluon.jit
+def _use_back(
+    results,
+    buffers,
+    barriers,
+    given,
+    rows,
+    share,
+    steps,
+    WIDTH: gl.constexpr,
+    LATER: gl.constexpr,
+    TOTAL: gl.constexpr,
+    WHO: gl.constexpr,
+):
+    """Every other tile: its product, then its end; and at last sums over all of them."""
+    GRAD, BEFORE, SUMS, ALL, BY_ALL = results
+    INNER, LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
+    inner_step, sums_step, total_step = steps
+    _, _, before, slopes = buffers
+    there, _, _, all_ready, all_free = barriers
+    ROWS: gl.constexpr = GRAD.block_type.shape[0]
+    COLUMNS: gl.constexpr = GRAD.block_type.shape[1]
+    across: gl.constexpr = WIDTH // COLUMNS
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
+    )
+    column = gl.program_id(0) % across * COLUMNS
+    channel = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    turn = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    mine, theirs = slopes.index(WHO), before.index(WHO)
+    mbarrier.wait(there, 0)
+    own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
+    for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
+        first, number = tile * ROWS, (tile - own) // apart
+        total = _product(number, buffers, barriers, layout, True)
+        at = first + turn
+        inside = at < rows
+        log_gap = gl.load(LOG_GAP + at, mask=inside, other=0.0).to(gl.float32)
+        mbarrier.wait(all_ready.index(WHO), number // 2 & 1)
+        # Outside, where 0 was brought, all that follows is 0.
+        grad = theirs.load(layout).to(gl.float32) + total
+        theirs.store(grad.to(GRAD.dtype))
+        grad *= share
+        slope = mine.load(layout).to(gl.float32)
+        turned = _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel)
+        of_gate = grad * slope * (0.25 - 0.25 * turned * turned)
+        by_weight, by_bias = _over_lanes(of_gate * gl.expand_dims(log_gap, 1)), _over_lanes(of_gate)
+        inner = grad * (0.5 + 0.5 * turned) * (1 - slope * slope)
+        mine.store(inner.to(BEFORE.dtype))
+        fence_async_shared()
+        gl.thread_barrier()
+        tma.async_copy_shared_to_global(GRAD, [first, column], theirs)
+        tma.async_copy_shared_to_global(BEFORE, [first, column], mine)
+        if TOTAL:
+            here = gl.expand_dims(at.to(gl.int64) * WIDTH, 1) + gl.expand_dims(channel, 0)
+            mask = gl.expand_dims(inside, 1)
+            for later in gl.static_range(LATER):
+                inner += gl.load(INNER + later * inner_step + here, mask=mask, other=0.0).to(gl.float32)
+            there_to = gl.expand_dims(at.to(gl.int64) * total_step, 1) + gl.expand_dims(channel, 0)
+            gl.store(ALL + there_to, inner.to(BEFORE.dtype), mask=mask)
+        tma.store_wait(pendings=0)
+        gl.thread_barrier()
+        to = tile * WIDTH + column
+        _add_up(by_weight, SUMS + to, theirs)
+        _add_up(by_bias, SUMS + sums_step + to, theirs)
+        if TOTAL:
+            _add_up(_over_lanes(inner), BY_ALL + to, theirs)
+        fence_async_shared()
+        gl.thread_barrier()
+        mbarrier.arrive(all_free.index(WHO))
+
+
+@gluon.jit
+def _over_lanes(x):
+    """x [64, C] added up over the rows of a warp: [4, C], which needs no place for that."""
+    COLUMNS: gl.constexpr = x.shape[1]
+    return gl.sum(gl.sum(gl.reshape(x, [4, 2, 8, COLUMNS]), 1), 1)
+
+
+@gluon.jit
+def _add_up(x, to, place):
+    """x [4, C] added up over warps, which takes a place for all of it."""
+    WARPS: gl.constexpr = x.shape[0]
+    COLUMNS: gl.constexpr = x.shape[1]
+    layout: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
+    by_warp = place._reinterpret(gl.float32, [WARPS, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    gl.thread_barrier()
+    by_warp.store(x)
+    gl.thread_barrier()
+    channel = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    gl.store(to + channel, gl.sum(by_warp.load(layout), 0))
+
+
+@gluon.jit
+def _euler_back_resident(
+    INNER,
+    GRAD,
+    SLOPE,
+    WEIGHT,
+    BEFORE,
+    ALL_INNER,
+    LOG_GAP,
+    GATE_WEIGHT,
+    GATE_BIAS,
+    SUMS,
+    ALL,
+    BY_ALL,
+    rows,
+    share,
+    inner_step,
+    sums_step,
+    total_step,
+    WIDTH: gl.constexpr,
+    LATER: gl.constexpr,
+    TOTAL: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """GRAD += INNER W, and BEFORE = share · gate ⊙ (1 - SLOPE²) ⊙ GRAD; see `_euler_slope`."""
+    buffers, barriers = _on_chip(INNER, GRAD, SLOPE, WEIGHT, WIDTH, STAGES)
+    sources, given = (INNER, GRAD, SLOPE, WEIGHT), (ALL_INNER, LOG_GAP, GATE_WEIGHT, GATE_BIAS)
+    results = (GRAD, BEFORE, SUMS, ALL, BY_ALL)
+    steps = (inner_step, sums_step, total_step)
+    gl.warp_specialize(
+        [
+            (_use_back, (results, buffers, barriers, given, rows, share, steps, WIDTH, LATER, TOTAL, 0)),
+            (_use_back, (results, buffers, barriers, given, rows, share, steps, WIDTH, LATER, TOTAL, 1)),
+            (_bring, (sources, buffers, barriers, rows, 0, True, WIDTH)),
+        ],
+        [4, 1],
+        [232, 40],
     )
