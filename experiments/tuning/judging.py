@@ -46,7 +46,7 @@ if __name__ == "__main__":
     u, told, wide = normal(BATCH, LENGTH, WIDTH), normal(BATCH, LENGTH, RANK), normal(BATCH, LENGTH, RANK + 40)
     carried, up, weight, score = normal(BATCH, 1, RANK), normal(WIDTH, RANK), normal(RANK, RANK), normal(RANK)
     about = [torch.rand(BATCH, LENGTH, device="cuda") for _ in range(4)]
-    weights = normal(HIDDEN, 4), normal(3, HIDDEN), normal(3), torch.ones(1, device="cuda")
+    weights = normal(HIDDEN, 4), normal(HIDDEN), normal(3, HIDDEN), normal(3), torch.ones(1, device="cuda")
     token, grad = wide[..., RANK : RANK + HIDDEN], torch.randn(BATCH, LENGTH, 3, device="cuda")
     runs = (
         (
@@ -58,7 +58,7 @@ if __name__ == "__main__":
         (
             "estimate",
             estimate,
-            lambda: estimate.estimate(told, wide[..., :RANK], weight, score, score[:1]),
+            lambda: estimate.estimate(told, wide[..., :RANK], weight, score, score, score[:1]),
             tiles((64, 128, 256), (64, 128), (4, 8)),
         ),
         (
@@ -70,7 +70,7 @@ if __name__ == "__main__":
         (
             "choice, back",
             choice,
-            lambda: choice.choice_backward(grad, token, *about, *weights[:2], 0.7)[0],
+            lambda: choice.choice_backward(grad, token, *about, *weights[:3], 0.7)[0],
             [{"_MOST": most, "_WARPS": warps} for most, warps in product((64, 128, 256, 512), (2, 4, 8))],
         ),
     )

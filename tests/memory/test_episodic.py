@@ -32,7 +32,7 @@ def call(
     memory: EpisodicMemory, u: Tensor, h: Tensor, clock: Timeline, state: EpisodicState, chosen: Tensor | None = None
 ) -> tuple[Written, Reading, EpisodicState]:
     """Write, read (by default every real position) and keep."""
-    written = memory.write(memory.priority_of(memory.of_token(u), h), clock, state)
+    written = memory.write(memory.priority_of(memory.of_token(u), memory.of_working(h)), clock, state)
     rows = compact(clock.mask if chosen is None else chosen)
     found = memory.look(u, h, rows, clock, written, state, chosen, keep=True)
     return written, found, memory.keep(written, found, state)
@@ -183,7 +183,9 @@ def test_a_query_and_a_key_of_the_same_content_match_at_the_start():
     """Whatever working memory holds: the two look alike until training tells them apart."""
     memory = EpisodicMemory(WIDTH, EpisodicConfig(heads=HEADS))
     u, h, dt = (x.float() for x in sequence(4))
-    written = memory.write(memory.priority_of(memory.of_token(u), h), Timeline.build(dt), memory.empty(2))
+    written = memory.write(
+        memory.priority_of(memory.of_token(u), memory.of_working(h)), Timeline.build(dt), memory.empty(2)
+    )
     listed = memory.list(u, h, memory.pick(written, None, keep=False), written, memory.empty(2))
     torch.testing.assert_close(listed.key.flatten(2), memory.query(u + memory.mix[0] * (h + 1)))
     assert memory.query.weight.data_ptr() != memory.key.weight.data_ptr()
@@ -237,7 +239,7 @@ def test_an_empty_row_list_is_fine():
     memory = episodic()
     u, h, dt = sequence(3)
     clock = Timeline.build(dt)
-    written = memory.write(memory.priority_of(memory.of_token(u), h), clock, memory.empty(2))
+    written = memory.write(memory.priority_of(memory.of_token(u), memory.of_working(h)), clock, memory.empty(2))
     nobody = Rows(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.bool))
     found = memory.look(u, h, nobody, clock, written, memory.empty(2), torch.zeros_like(clock.mask), keep=True)
     assert found.value.shape == (2, 0, WIDTH)
@@ -255,7 +257,7 @@ def test_evidence_is_what_the_heads_that_matter_rest_on(idle):
     with torch.no_grad():
         memory.outward.weight.view(-1, 2, half)[:, idle] = 0
         memory.query.weight *= 4
-    written = memory.write(memory.priority_of(memory.of_token(u), h), timeline, memory.empty(2))
+    written = memory.write(memory.priority_of(memory.of_token(u), memory.of_working(h)), timeline, memory.empty(2))
     rows = compact(torch.arange(9).expand(2, 9) > 2)
     used = torch.arange(9).expand(2, 9) % 2 == 0
     listed = memory.list(u, h, memory.pick(written, None, keep=False), written, memory.empty(2))
@@ -286,7 +288,10 @@ def test_what_says_nothing_new_is_evicted_first(size):
         part = slice(begin, begin + size)
         clock = Timeline.build(dt[:, part], position=position, time=time)
         written = memory.write(
-            memory.priority_of(memory.of_token(u[:, part]), h[:, part]), clock, state, known=known[:, part]
+            memory.priority_of(memory.of_token(u[:, part]), memory.of_working(h[:, part])),
+            clock,
+            state,
+            known=known[:, part],
         )
         rows = compact(clock.mask)
         found = memory.look(u[:, part], h[:, part], rows, clock, written, state, None, keep=True)
@@ -311,7 +316,7 @@ def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packe
     results = []
     for readers in (None, chosen):
         memory.zero_grad()
-        written = memory.write(memory.priority_of(memory.of_token(u), h), clock, before)
+        written = memory.write(memory.priority_of(memory.of_token(u), memory.of_working(h)), clock, before)
         found = memory.look(u, h, compact(chosen), clock, written, before, readers, keep=True)
         found.value.square().sum().backward()
         kept = memory.keep(written, found, before)
@@ -324,7 +329,7 @@ def test_keys_and_values_of_what_nobody_reads_are_never_made(slots, share, packe
         torch.testing.assert_close(x, y, msg=name)
     torch.testing.assert_close(grads_too, grads)
 
-    written = memory.write(memory.priority_of(memory.of_token(u), h), clock, before)
+    written = memory.write(memory.priority_of(memory.of_token(u), memory.of_working(h)), clock, before)
     events, at = written.events, torch.arange(20)
     readable = (events.written[:, :, None] < at) & (at <= events.expires[:, :, None]) & chosen[:, None]
     for keep in (False, True):

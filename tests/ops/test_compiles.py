@@ -191,10 +191,11 @@ def test_what_is_known_before_a_read(compiled):
     own, thought = narrow.chunk(2, dim=-1)
     with torch.no_grad():
         surprise(u, own, normal(BATCH, 1, rank), up)
-        estimate(own, thought, weight, weight[0], normal(1))
+        estimate(own, thought, weight, weight[0], weight[0], normal(1))
     for name in ("_surprise", "_estimate"):
         assert "wgmma" in compiled[name].asm["ptx"], name
-    inputs = [normal(BATCH, LENGTH, 32), normal(32, 4), normal(3, 32), normal(3), normal(1, dtype=torch.float32)]
+    weights = normal(32, 4), normal(32), normal(3, 32), normal(3), normal(1, dtype=torch.float32)
+    inputs = [normal(BATCH, LENGTH, 32), *weights]
     both_ways(choice(inputs[0], About(*torch.rand(4, BATCH, LENGTH)), Weights(*inputs[1:]), 0.7), inputs)
     assert set(compiled) == {"_surprise", "_estimate", "_choose", "_choose_back"}
     for name, kernel in compiled.items():
@@ -214,7 +215,7 @@ def test_turning(compiled):
 def test_what_is_too_much_for_a_chip_is_no_kernel(compiled, rank):
     u, up, own = normal(BATCH, LENGTH, WIDTH), normal(WIDTH, rank), normal(BATCH, LENGTH, rank)
     surprise(u, own, normal(BATCH, 1, rank), up)
-    estimate(own, own, normal(rank, rank), normal(rank), normal(1))
+    estimate(own, own, normal(rank, rank), normal(rank), normal(rank), normal(1))
     assert set(compiled) == ({"_surprise", "_estimate"} if rank <= 256 else set())
     for name, kernel in compiled.items():
         assert kernel.metadata.shared <= SHARED, name
@@ -222,7 +223,8 @@ def test_what_is_too_much_for_a_chip_is_no_kernel(compiled, rank):
 
 @pytest.mark.parametrize("hidden", [7, 64, 512])
 def test_routers_of_every_width(compiled, hidden):
-    inputs = [normal(BATCH, LENGTH, hidden), normal(hidden, 4), normal(3, hidden), normal(3), normal(1)]
+    weights = normal(hidden, 4), normal(hidden), normal(3, hidden), normal(3), normal(1)
+    inputs = [normal(BATCH, LENGTH, hidden), *weights]
     both_ways(choice(inputs[0], About(*torch.rand(4, BATCH, LENGTH)), Weights(*inputs[1:]), 0.7), inputs)
     for name, kernel in compiled.items():
         assert spilled(kernel) <= 600, f"{name} keeps numbers in memory that should be in registers"

@@ -366,7 +366,14 @@ def test_estimate(batch, length, rank, hidden, dtype):
         return torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
 
     wide = draw(batch, length, rank + 11)
-    given = draw(batch, length, hidden), wide[..., 3 : 3 + rank], draw(hidden, rank), draw(hidden), draw(1)
+    given = (
+        draw(batch, length, hidden),
+        wide[..., 3 : 3 + rank],
+        draw(hidden, rank),
+        draw(hidden),
+        draw(hidden),
+        draw(1),
+    )
     with use("fast"):
         expected = estimate(*(x.double() for x in given))
     with use("triton"):
@@ -386,11 +393,11 @@ def test_choice(batch, length, hidden, dtype):
 
     about = [draw(batch, length).abs().to(DEVICE) for _ in About._fields]
 
-    def run(wide: Tensor, first: Tensor, out: Tensor, bias: Tensor, lead: Tensor) -> tuple[Tensor]:
-        seen = About(*(x.to(torch.promote_types(out.dtype, torch.float32)) for x in about))
-        return (choice(wide[..., 5 : 5 + hidden], seen, Weights(first[:, :4], out, bias, lead), 0.6),)
+    def run(wide: Tensor, first: Tensor, *rest: Tensor) -> tuple[Tensor]:
+        seen = About(*(x.to(torch.promote_types(first.dtype, torch.float32)) for x in about))
+        return (choice(wide[..., 5 : 5 + hidden], seen, Weights(first[:, :4], *rest), 0.6),)
 
-    weights = draw(hidden, 12), draw(3, hidden), draw(3), draw(1)
+    weights = draw(hidden, 12), draw(hidden), draw(3, hidden), draw(3), draw(1)
     compare(run, [draw(batch, length, hidden + 9), *weights], [], dtype)
 
 
@@ -499,7 +506,7 @@ def test_what_is_not_a_number_stays_so():
     thought[0, 1, 2], own[0, 2, 1] = torch.nan, torch.nan
     with use("triton"):
         states, _ = decay_scan(x, rate, gap, gap > 1, 0 * x[:, 0])
-        found = estimate(own, thought, weight, weight[0], weight[0, :1])
+        found = estimate(own, thought, weight, weight[0], weight[0], weight[0, :1])
     assert states.isnan().all(1).tolist() == [[False, True]]
     assert found.isnan().tolist() == [[False, True, True]]
 

@@ -209,7 +209,7 @@ class Block(nn.Module):
         store: Store | Slots | None = None
         if self.episodic is not None and state.episodic is not None and to_priority is not None:
             assert from_working is not None
-            own = (to_priority + from_working).squeeze(-1)
+            own = self.episodic.priority_of(to_priority, from_working)
             if priority is not None:
                 # What is given, to the last bit; the rest is for gradients.
                 own = priority.to(own.dtype) + (own - own.detach())

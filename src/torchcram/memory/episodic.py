@@ -118,17 +118,17 @@ class EpisodicMemory(nn.Module):
 
     @property
     def of_token(self) -> Map:
-        """The part of the priority's map that sees the token."""
-        return Map(self.priority.weight[:, : self.mix.shape[1]], self.priority.bias)
+        """The part of the priority's map that sees the token, without its bias."""
+        return Map(self.priority.weight[:, : self.mix.shape[1]])
 
     @property
     def of_working(self) -> Map:
         """The part that sees working memory."""
         return Map(self.priority.weight[:, self.mix.shape[1] :])
 
-    def priority_of(self, token: Tensor, h: Tensor) -> Tensor:
-        """w [B, N] from what `of_token` made of the tokens [B, N, 1], and h [B, N, D]."""
-        return (token + self.of_working(h)).squeeze(-1)
+    def priority_of(self, token: Tensor, working: Tensor) -> Tensor:
+        """w [B, N] from what `of_token` made of the tokens and `of_working` of h, both [B, N, 1]."""
+        return (token + working + self.priority.bias).squeeze(-1)
 
     def write(
         self,

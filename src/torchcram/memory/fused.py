@@ -146,7 +146,13 @@ def _weights(block: Block, sizes: Sizes) -> Weights:
     lead = nn.functional.softplus(router.sharpness)
     assert router.of_token is not None
     # The first is two parts of D, and D is a multiple of what parts begin at.
-    entering = (working.of_token, Map(semantic.down.weight), quality.of_token, router.of_token, episodic.of_token)
+    entering = (
+        working.of_token,
+        Map(semantic.down.weight),
+        quality.of_token._replace(bias=quality.hidden.bias),
+        router.of_token._replace(bias=router.hidden.bias),
+        episodic.of_token._replace(bias=episodic.priority.bias),
+    )
     biases = (each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias for each in entering)
     weights = Weights(
         norm=block.norm_memory.weight.float(),

@@ -31,8 +31,8 @@ class QualityEstimator(nn.Module):
 
     @property
     def of_token(self) -> Map:
-        """What the hidden layer makes of u."""
-        return Map(self.hidden.weight[:, : self.hidden.weight.shape[1] // 2], self.hidden.bias)
+        """What the hidden layer makes of u, without its bias."""
+        return Map(self.hidden.weight[:, : self.hidden.weight.shape[1] // 2])
 
     def of_active(self, up: nn.Linear) -> Map:
         """What the hidden layer makes of what `up` makes r^S of; `up` is not shaped."""
@@ -47,7 +47,8 @@ class QualityEstimator(nn.Module):
         if own is not None or thought.numel() > up.weight.numel():
             # W r^S = W (W_up a) = (W W_up) a: of many positions, the narrow a is cheaper to look at.
             own = self.of_token(u) if own is None else own
-            return estimate(own, thought, self.of_active(up).weight, self.score.weight[0], self.score.bias)
+            score = self.score.weight[0], self.score.bias
+            return estimate(own, thought, self.of_active(up).weight, self.hidden.bias, *score)
         recalled = nn.functional.linear(nn.functional.relu(thought), up.weight.detach())
         hidden = joint(self.hidden, u, recalled)
         found: Tensor = self.score(nn.functional.relu(hidden))

@@ -195,20 +195,20 @@ class Router(nn.Module):
 
     @property
     def of_token(self) -> Map | None:
-        """The part of the first map that sees the token itself, if it does."""
-        weight = self.hidden.weight[:, _SCALARS:]
-        return Map(weight, self.hidden.bias) if self.config.features == "input" else None
+        """The part of the first map that sees the token itself, if it does, without its bias."""
+        return Map(self.hidden.weight[:, _SCALARS:]) if self.config.features == "input" else None
 
     def forward(self, token: Tensor | None, about: About) -> Tensor:
         """The logits [B, N, 3] from what `of_token` made of the tokens [B, N, hidden], and what is known about them."""
         about = about._replace(quality=self.heard(about.quality))
         first = self.hidden.weight[:, :_SCALARS]
         if token is None:
-            token = self.hidden.bias.expand(*about.quality.shape, -1)
+            token = torch.zeros_like(self.hidden.bias).expand(*about.quality.shape, -1)
         lead = nn.functional.softplus(self.sharpness)
         if not (self.config.sharpness and self.config.informed):
             lead = torch.zeros_like(lead)
-        return choice(token, about, Weights(first, self.out.weight, self.out.bias, lead), self.config.threshold)
+        weights = Weights(first, self.hidden.bias, self.out.weight, self.out.bias, lead)
+        return choice(token, about, weights, self.config.threshold)
 
     def heard(self, quality: Tensor) -> Tensor:
         """What is heard of q, of any shape."""

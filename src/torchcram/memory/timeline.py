@@ -59,15 +59,16 @@ class Timeline:
         gap = torch.where(mask, dt / unit, 0)
 
         # Counts from the beginning of the call, less what they were at the latest start, if there was one.
-        count = torch.nn.functional.pad(mask.cumsum(1), (1, 0))
-        elapsed = gap.double().cumsum(1)
-        here = torch.arange(length, device=dt.device)
-        latest = torch.where(start, here, -1).cummax(1).values
-        began = latest >= 0
-        latest = latest.clamp_min(0)
-        position_here = count[:, :-1] + torch.where(began, -count.gather(1, latest), position.unsqueeze(1))
-        before_start = elapsed.gather(1, latest) - gap.double().gather(1, latest)
-        time_here = elapsed + torch.where(began, -before_start, time.unsqueeze(1))
+        elapsed, here = gap.double().cumsum(1), torch.arange(length, device=dt.device)
+        count = torch.nn.functional.pad(mask.cumsum(1), (1, 0))[:, :-1] if padded else here
+        position_here, time_here = count + position.unsqueeze(1), elapsed + time.unsqueeze(1)
+        if packed:
+            latest = torch.where(start, here, -1).cummax(1).values
+            began = latest >= 0
+            latest = latest.clamp_min(0)
+            position_here = torch.where(began, count - count.expand(batch, length).gather(1, latest), position_here)
+            before_start = elapsed.gather(1, latest) - gap.double().gather(1, latest)
+            time_here = torch.where(began, elapsed - before_start, time_here)
         next_position = position_here[:, -1:] + mask[:, -1:]
         return cls(
             gap=gap,

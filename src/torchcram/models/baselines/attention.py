@@ -64,7 +64,7 @@ class SlottedAttention(nn.Module):
         assert state.episodic is not None
         u, recent = _smoothed(u, self.memory.taps, timeline, state.recent)
         none = torch.zeros_like(u)  # there is no working memory that keys could see
-        priority = self.memory.priority_of(self.memory.of_token(u), none)
+        priority = self.memory.priority_of(self.memory.of_token(u), self.memory.of_working(none))
         written = self.memory.write(priority, timeline, state.episodic)
         reading = self.memory.look(u, none, compact(timeline.mask), timeline, written, state.episodic, None, keep=keep)
         value = scatter_rows(reading.value, reading.rows, u.shape[1])

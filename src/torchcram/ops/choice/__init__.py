@@ -24,6 +24,8 @@ class Weights(NamedTuple):
 
     first: Tensor
     """W [H, 4]"""
+    shift: Tensor
+    """c [H]"""
     out: Tensor
     """V [3, H]"""
     bias: Tensor
@@ -33,7 +35,7 @@ class Weights(NamedTuple):
 
 
 def choice(token: Tensor, about: About, weights: Weights, threshold: float) -> Tensor:
-    """V SiLU(token + W [log gap, |h|, q, log(1 + surprise)]) + b + κ (q - q*) [0, -1, 1], in float32 at least.
+    """V SiLU(token + W [log gap, |h|, q, log(1 + surprise)] + c) + b + κ (q - q*) [0, -1, 1], in float32 at least.
 
     Of every token [B, N, 3]; token [B, N, H]: what the first map makes of the token itself; threshold q*.
     """
@@ -45,7 +47,7 @@ def _composed(token: Tensor, about: About, weights: Weights, threshold: float) -
     """The specification, too."""
     seen = about.log_gap, about.square.sqrt(), about.quality, about.surprise.log1p()
     numbers = torch.stack([x.to(token.dtype) for x in seen], dim=-1)
-    hidden = torch.nn.functional.silu(token + torch.nn.functional.linear(numbers, weights.first))
+    hidden = torch.nn.functional.silu(token + torch.nn.functional.linear(numbers, weights.first, weights.shift))
     logits = torch.nn.functional.linear(hidden, weights.out, weights.bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     lead = weights.lead.to(logits.dtype) * (about.quality.to(logits.dtype) - threshold)

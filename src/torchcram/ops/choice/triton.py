@@ -15,6 +15,7 @@ from torchcram.ops.dispatch import flat, on_device
 
 _MOST, _NUMBERS, _WARPS = 256, 8192, 8  # of a program: tokens, and numbers of what is hidden
 _ABOUT, _ACTIONS = 4, 3
+_OF_MAPS = _ABOUT + _ACTIONS + 1  # rows of gradients of weights
 
 
 @torch.library.custom_op("torchcram::choice", mutates_args=())
@@ -25,6 +26,7 @@ def choice(
     quality: Tensor,
     surprise: Tensor,
     first: Tensor,
+    shift: Tensor,
     out: Tensor,
     bias: Tensor,
     lead: Tensor,
@@ -39,6 +41,7 @@ def choice(
             token,
             *about,
             first,
+            shift.contiguous(),
             out.contiguous(),
             bias,
             lead,
@@ -64,15 +67,16 @@ def choice_backward(
     quality: Tensor,
     surprise: Tensor,
     first: Tensor,
+    shift: Tensor,
     out: Tensor,
     threshold: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of token [B, N, H]; and, by parts of the tokens, of W and V [., 4 + 3, H], of b and κ [., 3 + 1]."""
+    """Gradients of token [B, N, H]; by parts of the tokens, of W, V and c [., 4 + 3 + 1, H], of b and κ [., 3 + 1]."""
     about = (x.contiguous() for x in (log_gap, square, quality, surprise))
     batch, length, hidden = token.shape
     parts = _parts(batch * length, hidden)
     grad_token = token.new_empty(batch, length, hidden)
-    of_maps = torch.empty(parts, _ABOUT + _ACTIONS, hidden, dtype=torch.float32, device=token.device)
+    of_maps = torch.empty(parts, _OF_MAPS, hidden, dtype=torch.float32, device=token.device)
     of_rest = torch.empty(parts, _ACTIONS + 1, dtype=torch.float32, device=token.device)
     token = flat(token)
     with on_device(token):
@@ -81,6 +85,7 @@ def choice_backward(
             token,
             *about,
             first,
+            shift.contiguous(),
             out.contiguous(),
             grad_token,
             of_maps,
@@ -115,19 +120,19 @@ def _(token: Tensor, *rest: Any) -> Tensor:
 def _(grad: Tensor, token: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     hidden = token.shape[2]
     parts = _parts(token.shape[0] * token.shape[1], hidden)
-    of_maps = token.new_empty(parts, _ABOUT + _ACTIONS, hidden, dtype=torch.float32)
+    of_maps = token.new_empty(parts, _OF_MAPS, hidden, dtype=torch.float32)
     return token.new_empty(token.shape), of_maps, token.new_empty(parts, _ACTIONS + 1, dtype=torch.float32)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:7])
-    ctx.threshold, ctx.dtypes = inputs[9], [x.dtype for x in inputs[5:9]]
+    ctx.save_for_backward(*inputs[:8])
+    ctx.threshold, ctx.dtypes = inputs[10], [x.dtype for x in inputs[5:10]]
 
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     of_token, of_maps, of_rest = choice_backward(grad, *ctx.saved_tensors, ctx.threshold)
-    of_first, of_out = of_maps.sum(0).split([_ABOUT, _ACTIONS])
-    found = of_first.t(), of_out, *of_rest.sum(0).split([_ACTIONS, 1])
+    of_first, of_out, of_shift = of_maps.sum(0).split([_ABOUT, _ACTIONS, 1])
+    found = of_first.t(), of_shift.squeeze(0), of_out, *of_rest.sum(0).split([_ACTIONS, 1])
     of_weights = (x.to(dtype) for x, dtype in zip(found, ctx.dtypes, strict=True))
     return of_token, None, None, None, None, *of_weights, None
 
@@ -157,6 +162,7 @@ def _seen(
     QUALITY,
     SURPRISE,
     FIRST,
+    SHIFT,
     row,
     inside,
     column,
@@ -169,6 +175,7 @@ def _seen(
     """What the hidden layer sees of some tokens, which are `step` apart in memory."""
     mask = inside[:, None] & known[None, :]
     seen = tl.load(TOKEN + row[:, None] * step + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    seen += tl.load(SHIFT + column, mask=known, other=0.0).to(tl.float32)[None, :]
     for number in tl.static_range(ABOUT):
         x = _about(number, LOG_GAP, SQUARE, QUALITY, SURPRISE, row, inside)
         weight = tl.load(FIRST + column * first_row + number * first_column, mask=known, other=0.0).to(tl.float32)
@@ -184,6 +191,7 @@ def _choose(
     QUALITY,
     SURPRISE,
     FIRST,
+    SHIFT,
     OUT,
     BIAS,
     LEAD,
@@ -205,7 +213,7 @@ def _choose(
     column = tl.arange(0, WIDTH)
     known = column < hidden
     of_token = TOKEN, LOG_GAP, SQUARE, QUALITY, SURPRISE
-    seen = _seen(*of_token, FIRST, row, inside, column, known, step, first_row, first_column, ABOUT)
+    seen = _seen(*of_token, FIRST, SHIFT, row, inside, column, known, step, first_row, first_column, ABOUT)
     active = seen * tl.sigmoid(seen)
     quality = _about(2, LOG_GAP, SQUARE, QUALITY, SURPRISE, row, inside)
     lead = tl.load(LEAD).to(tl.float32) * (quality - threshold)
@@ -228,6 +236,7 @@ def _choose_back(
     QUALITY,
     SURPRISE,
     FIRST,
+    SHIFT,
     OUT,
     GRAD_TOKEN,
     OF_MAPS,
@@ -250,12 +259,12 @@ def _choose_back(
     column = tl.arange(0, WIDTH)
     known = column < hidden
     of_token = TOKEN, LOG_GAP, SQUARE, QUALITY, SURPRISE
-    seen = _seen(*of_token, FIRST, row, inside, column, known, step, first_row, first_column, ABOUT)
+    seen = _seen(*of_token, FIRST, SHIFT, row, inside, column, known, step, first_row, first_column, ABOUT)
     share = tl.sigmoid(seen)
     active = seen * share
     back = tl.zeros((ROWS, WIDTH), tl.float32)
     led = tl.zeros((ROWS,), tl.float32)
-    OF_MAPS += program * (ABOUT + ACTIONS) * hidden + column
+    OF_MAPS += program * (ABOUT + ACTIONS + 1) * hidden + column
     OF_REST += program * (ACTIONS + 1)
     for action in tl.static_range(ACTIONS):
         grad = tl.load(GRAD + row * ACTIONS + action, mask=inside, other=0.0)
@@ -270,6 +279,7 @@ def _choose_back(
     quality = _about(2, LOG_GAP, SQUARE, QUALITY, SURPRISE, row, inside)
     tl.store(OF_REST + ACTIONS, tl.sum(led * (quality - threshold), 0))
     back *= share * (1 + seen * (1 - share))
+    tl.store(OF_MAPS + (ABOUT + ACTIONS) * hidden, tl.sum(back, 0), mask=known)
     for number in tl.static_range(ABOUT):
         x = _about(number, LOG_GAP, SQUARE, QUALITY, SURPRISE, row, inside)
         tl.store(OF_MAPS + number * hidden, tl.sum(x[:, None] * back, 0), mask=known)

@@ -11,7 +11,7 @@ _ROWS, _COLUMNS, _WARPS, _STAGES = 128, 64, 4, 2
 
 
 @torch.library.custom_op("torchcram::estimate", mutates_args=())
-def estimate(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: Tensor) -> Tensor:
+def estimate(own: Tensor, thought: Tensor, weight: Tensor, shift: Tensor, score: Tensor, bias: Tensor) -> Tensor:
     batch, length, hidden = own.shape
     rank, own, thought = weight.shape[1], flat(own), flat(thought)
     out = torch.empty(batch, length, dtype=torch.float32, device=own.device)
@@ -20,6 +20,7 @@ def estimate(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: 
             own,
             thought,
             weight.contiguous(),
+            shift.contiguous(),
             score.contiguous(),
             bias,
             out,
@@ -38,7 +39,7 @@ def estimate(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: 
 
 
 @estimate.register_fake
-def _(own: Tensor, thought: Tensor, weight: Tensor, score: Tensor, bias: Tensor) -> Tensor:
+def _(own: Tensor, thought: Tensor, weight: Tensor, shift: Tensor, score: Tensor, bias: Tensor) -> Tensor:
     return own.new_empty(own.shape[:2], dtype=torch.float32)
 
 
@@ -47,6 +48,7 @@ def _estimate(
     OWN,
     THOUGHT,
     WEIGHT,
+    SHIFT,
     SCORE,
     BIAS,
     OUT,
@@ -75,6 +77,7 @@ def _estimate(
         )
         own = tl.load(OWN + row[:, None] * own_step + column[None, :], mask=inside[:, None] & known[None, :], other=0.0)
         seen = own.to(tl.float32) + tl.dot(active, weight.T, input_precision="ieee")
+        seen += tl.load(SHIFT + column, mask=known, other=0.0).to(tl.float32)[None, :]
         score = tl.load(SCORE + column, mask=known, other=0.0).to(tl.float32)
         total += tl.sum(tl.maximum(seen, 0.0, propagate_nan=tl.PropagateNan.ALL) * score[None, :], 1)
     tl.store(OUT + row, total, mask=inside)
