@@ -65,6 +65,11 @@ def per_process(count: Tensor) -> Tensor:
     return count if _sharing is None else count / _sharing.size
 
 
+def several() -> bool:
+    """Whether there are others."""
+    return _sharing is not None
+
+
 def overall(rows: int) -> int:
     """How many rows all processes hold, of whom this one holds so many."""
     return rows if _sharing is None else rows * _sharing.size

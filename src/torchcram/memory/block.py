@@ -28,6 +28,7 @@ from torchcram.memory.losses import (
     consolidation_losses,
     priority_loss,
     routing_losses,
+    worth_telling,
 )
 from torchcram.memory.precision import Norm, narrow
 from torchcram.memory.quality import QualityEstimator
@@ -36,6 +37,7 @@ from torchcram.memory.semantic import SemanticMemory
 from torchcram.memory.state import BlockState, IndexState
 from torchcram.memory.store import Room, Slots, Store
 from torchcram.memory.timeline import Timeline
+from torchcram.memory.together import Material
 from torchcram.memory.utility import Trial, try_reads
 from torchcram.memory.working import WorkingMemory
 from torchcram.ops import About, add_rows, gather_rows, scatter_rows
@@ -47,7 +49,8 @@ _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where a
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
-    """What a layer did in one call. Gradients go through `x`, `state`, `trial` and `losses` alone."""
+    """What a layer did in one call. Gradients go through `x`, `state`, `trial`, `losses` and
+    `material` alone."""
 
     x: Tensor
     """[B, N, D]: the residual stream after the layer."""
@@ -79,6 +82,8 @@ class BlockOutput:
     """The layer's own losses, in training only; see `Block.forward`."""
     needed: Tensor | None = None
     """[2]: rows and events that the longest lists would have held, given enough room; None if it was not said."""
+    material: Material | None = None
+    """What the layer did not learn from in this call, since the caller does for all layers at once."""
 
     @property
     def pairs(self) -> Tensor | None:
@@ -159,6 +164,7 @@ class Block(nn.Module):
         room: Room | None = None,
         keep_state: bool = True,
         in_place: bool = False,
+        apart: bool = False,
     ) -> BlockOutput:
         """x [B, N, D]; `forced` [B, N] overrides the router's actions; `guidance`: of a layer below that has an index.
 
@@ -166,7 +172,8 @@ class Block(nn.Module):
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
         beyond is left out, so `BlockOutput.needed` is to be compared with it. in_place, with one position of each
-        sequence: `state`, which must have all slots there can be, is changed and returned.
+        sequence: `state`, which must have all slots there can be, is changed and returned. apart:
+        what is learned from reads is left to the caller, who is given `material` instead of losses (see `together`).
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with
@@ -253,7 +260,9 @@ class Block(nn.Module):
             reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
         recalled, judged, exact = None, None, None
-        verify = self.training or policy.verify or policy.trial > 0
+        if apart and self.quality is not None and reading is not None:
+            self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
+        verify = (self.training or policy.verify or policy.trial > 0) and not apart
         if self.semantic is not None and self.quality is not None and reading is not None and verify:
             # What they learn from reads shapes these two alone, not the tokens that are recalled from.
             token = gather_rows(u, reading.rows).detach()
@@ -285,8 +294,10 @@ class Block(nn.Module):
         needed = None
         if room is not None and reading is not None and reading.listed is not None:
             needed = torch.stack([longest(reading.rows), reading.listed.useful])
-        losses = {}
-        if self.training:
+        losses, material = {}, None
+        if apart and isinstance(store, Store) and reading is not None:
+            material = Material.of(u, h, state.prediction, reading, store.written, decision, quality)
+        elif self.training:
             mask = timeline.mask
             assert not isinstance(store, Slots)
             written = store.written if store is not None else None
@@ -295,12 +306,14 @@ class Block(nn.Module):
             if store is not None and reading is not None:
                 known = quality
                 if self.quality is not None and recalled is not None and exact is not None:
-                    losses |= consolidation_losses(recalled, reading, exact, judged, self.quality, counts)
-                    known = best_quality(quality, exact, reading)
+                    found = recalled, reading.value, reading.rows.valid, exact, judged
+                    losses |= consolidation_losses(*found, self.quality.unit, counts.reads)
+                    known = best_quality(quality, exact, reading.rows)
                 if valued is not None and worth is not None:
                     losses["utility"] = valued
-                losses["priority"] = priority_loss(store.written, reading, counts)
-                losses |= routing_losses(decision, known, mask, counts)
+                of_new = store.written.priority[:, -x.shape[1] :], reading.mass[:, -x.shape[1] :]
+                losses["priority"] = priority_loss(*of_new, worth_telling(store.written), counts.events)
+                losses |= routing_losses(decision.probabilities, known, mask, counts.tokens)
         new_state = None
         if in_place:
             new_state = state
@@ -336,6 +349,7 @@ class Block(nn.Module):
             trial=trial,
             losses=losses,
             needed=needed,
+            material=material,
         )
 
     def compile_parts(self) -> None:

@@ -45,7 +45,7 @@ class Foresight(nn.Sequential):
             told = down(h.detach()) if told is None else told
             if timeline.padded or timeline.packed:
                 before, carried = timeline.previous(told, carried)
-                return _distance(u, up(before.squeeze(2))), carried
+                return distance(u, up(before.squeeze(2))), carried
             last = told[:, -1:].to(carried.dtype, copy=True)  # a view would keep all of it
             return surprise(u.detach(), told, carried, cast(nn.Linear, up).weight), last
 
@@ -60,12 +60,12 @@ class Foresight(nn.Sequential):
             return timeline.clean(surprise).sum() / tokens
         down, up = self
         batch, length, _ = u.shape
-        at, apart = _telling(batch, length, u.device)
+        at, apart = telling_positions(batch, length, u.device)
         row = torch.arange(batch, device=u.device).unsqueeze(1)
         before = down(h.detach()[row, (at - 1).clamp_min(0)])
         before = torch.where((at == 0).unsqueeze(2), carried.to(before.dtype), before)
         # Each tells of the stretch that it was taken from.
-        return (_distance(u[row, at], up(before)) * apart).sum() / tokens
+        return (distance(u[row, at], up(before)) * apart).sum() / tokens
 
     def learns_from_all(self, timeline: Timeline) -> bool:
         """Rather than from some positions: of a small batch, and of one with padding."""
@@ -73,7 +73,7 @@ class Foresight(nn.Sequential):
         return timeline.padded or timeline.packed or processes.overall(rows) * length <= _SMALL
 
 
-def _telling(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def telling_positions(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Positions [B, parts] to learn from, one of each of a row's parts, and how long those are [parts].
 
     Which one is by chance, since data may have a rhythm, but the same in every call and in however many processes.
@@ -93,5 +93,5 @@ def _mixed(number: Tensor) -> Tensor:
     return x ^ (x >> 9)
 
 
-def _distance(u: Tensor, prediction: Tensor) -> Tensor:
+def distance(u: Tensor, prediction: Tensor) -> Tensor:
     return wide(u.detach() - prediction).square().mean(-1)

@@ -7,6 +7,12 @@ from torchcram import processes
 from torchcram.memory.precision import wide
 
 
+def variance_of(mean: Tensor, mean_square: Tensor) -> Tensor:
+    """Mean squared distance from the mean [D] of rows whose squares are that on average []; above 0."""
+    variance = wide(mean_square) - wide(mean).square().sum()
+    return variance.clamp_min(torch.finfo(torch.float32).tiny)
+
+
 class RunningMoments(nn.Module):
     """Mean [D] and mean square of rows x [D], each call's moved in by the momentum; 0 and 1 before the first."""
 
@@ -24,8 +30,7 @@ class RunningMoments(nn.Module):
     @property
     def variance(self) -> Tensor:
         """Mean squared distance from the running mean; single rows have one too, though no spread of their own."""
-        variance = wide(self.mean_square) - wide(self.mean).square().sum()
-        return variance.clamp_min(torch.finfo(torch.float32).tiny)
+        return variance_of(self.mean, self.mean_square)
 
     @torch.no_grad()
     def observe(self, x: Tensor, valid: Tensor, count: Tensor | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,12 +29,28 @@ class Norm(nn.RMSNorm):
             return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
+class Narrowed:
+    """A module, to be called with some weights in the place of its own; see `narrowed`."""
+
+    def __init__(self, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        self.module, self.weights = module, dict(weights)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.weights:
+            return self.module(*args, **kwargs)
+        return functional_call(self.module, self.weights, args, kwargs, tie_weights=False)
+
+    def weight(self, name: str) -> Tensor:
+        """The weight that it has when it is called."""
+        return self.weights[name] if name in self.weights else self.module.get_parameter(name)
+
+
 def narrowly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What a module makes of its arguments; see `narrowed`."""
     return narrowed([module])[0](*args, **kwargs)
 
 
-def narrowed(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
+def narrowed(modules: Iterable[nn.Module]) -> list[Narrowed]:
     """The modules, to be called; where they learn under autocast, with weights made narrow all at once.
 
     Autocast narrows each where it is used, which is a kernel for each, and one for each of their gradients. Those of
@@ -48,7 +64,7 @@ def narrowed(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
     modules = list(modules)
     kind = next((p.device.type for module in modules for p in module.parameters()), "cpu")
     if not torch.is_autocast_enabled(kind) or not torch.is_grad_enabled():
-        return list(modules)
+        return [Narrowed(module, {}) for module in modules]
     dtype = torch.get_autocast_dtype(kind)
     named = [dict(_narrowable(module)) for module in modules]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -56,7 +72,7 @@ def narrowed(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
     else:
         made = _narrow(dtype, [weight for weights in named for weight in weights.values()])
     rest = iter(made)
-    return [_called_with(module, {n: next(rest) for n in own}) for module, own in zip(modules, named, strict=True)]
+    return [Narrowed(module, {n: next(rest) for n in own}) for module, own in zip(modules, named, strict=True)]
 
 
 def _narrow(dtype: torch.dtype, weights: Collection[Tensor]) -> list[Tensor]:
@@ -64,15 +80,6 @@ def _narrow(dtype: torch.dtype, weights: Collection[Tensor]) -> list[Tensor]:
         return []
     made = _Narrowed.apply(dtype, *weights)  # type: ignore[no-untyped-call]
     return [new if old.requires_grad else new.detach() for old, new in zip(weights, made, strict=True)]
-
-
-def _called_with(module: nn.Module, weights: dict[str, Tensor]) -> Callable[..., Any]:
-    """A module, to be called with some weights in the place of its own."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return functional_call(module, weights, args, kwargs, tie_weights=False)
-
-    return call if weights else module
 
 
 def _narrowable(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:

@@ -10,6 +10,17 @@ from torchcram.memory.precision import wide
 from torchcram.ops import estimate
 
 
+def quality_of(recalled: Tensor, read: Tensor, spread: Tensor) -> Tensor:
+    """q [...] from r^S and r^E [..., D], and σ²; no gradient flows."""
+    distance = wide(recalled.detach() - read.detach()).square().sum(-1)
+    return torch.exp(-distance / spread).to(recalled.dtype)
+
+
+def unit_of(mean_square: Tensor) -> Tensor:
+    """Above 0, also before anything was read: a copy, since it moves on before a backward pass."""
+    return mean_square.clone().clamp_min(torch.finfo(torch.float32).tiny)
+
+
 class QualityEstimator(nn.Module):
     """q = exp(-|r^S - r^E|² / σ²) where r^E is known (eq. 6), and an estimate q̂ from what is known before it.
 
@@ -26,8 +37,12 @@ class QualityEstimator(nn.Module):
 
     def exact(self, recalled: Tensor, read: Tensor) -> Tensor:
         """q [...] from r^S and r^E [..., D]; no gradient flows, so neither can be bent to look alike."""
-        distance = wide(recalled.detach() - read.detach()).square().sum(-1)
-        return torch.exp(-distance / (self.scale * self.reads.variance)).to(recalled.dtype)
+        return quality_of(recalled, read, self.scale * self.reads.variance)
+
+    @property
+    def unit(self) -> Tensor:
+        """Mean square of reads; see `unit_of`."""
+        return unit_of(self.reads.mean_square)
 
     @property
     def of_token(self) -> Map:

@@ -25,8 +25,10 @@ from torchcram.memory import (
     Timeline,
     narrowed,
 )
+from torchcram.memory.precision import Narrowed
 from torchcram.memory.state import TensorTree
 from torchcram.memory.store import Room
+from torchcram.memory.together import Weights, can_learn_together, learn_together
 from torchcram.models import folder
 from torchcram.models.sequence import SequenceModel, SequenceOutput
 from torchcram.ops import Rows, gather_rows
@@ -83,7 +85,7 @@ class CramOutput(SequenceOutput[BlockOutput, CramState]):
 
     def _compared(self, nothing: Tensor) -> Tensor:
         looked = self.guidance is not None and self.guidance.consulted is not None
-        return self.guidance.consulted.pairs if looked else nothing  # type: ignore[union-attr]
+        return self.guidance.consulted.pairs if looked else nothing  # type: ignore
 
 
 class Cram(SequenceModel[BlockOutput, CramState]):
@@ -143,8 +145,11 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         compiled = self.blocks[0]._compiled_call_impl is not None
         plain = compiled and bool(self.config.episodic_layers) and (call is None or call.guessing)
         how = torch.compiler.set_stance("force_eager") if plain else contextlib.nullcontext()
+        blocks = narrowed(self.blocks)
+        apart = self.training and compiled and not plain and room is not None
+        apart = apart and can_learn_together([b.module for b in blocks], timeline, policy, room.rows)  # type: ignore
         with how:
-            for number, (block, memory) in enumerate(zip(narrowed(self.blocks), states, strict=True)):
+            for number, (block, memory) in enumerate(zip(blocks, states, strict=True)):
                 forced = dense if number in self.config.episodic_layers else None
                 if policy.actions is not None:
                     forced = policy.actions[..., number]
@@ -159,6 +164,7 @@ class Cram(SequenceModel[BlockOutput, CramState]):
                     guidance=guidance,
                     room=room,
                     keep_state=keep_state,
+                    apart=apart,
                 )
                 x, guidance = layer.x, layer.guidance
                 layers.append(layer)
@@ -166,9 +172,26 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         if call is not None and needed:
             for name, count in zip(Room._fields, torch.stack(needed).amax(0), strict=True):
                 call.need(name, count)
+        if apart:
+            layers = self._learn(blocks, layers)
         if guidance is not None and guidance.witnesses is not None:
             self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance), policy.answered)
         return layers
+
+    def compile_parts(self) -> None:
+        """Compile each layer, what is before the first one and after the last, and what all layers learn together."""
+        super().compile_parts()
+        self._learn_together = torch.compile(learn_together, dynamic=False)
+
+    def _learn(self, blocks: Sequence[Narrowed], layers: Sequence[BlockOutput]) -> list[BlockOutput]:
+        """What the layers did, with what they learn from it; losses of all of them go with the last."""
+        materials = [layer.material for layer in layers if layer.material is not None]
+        losses, exact = self._learn_together(Weights.of(blocks), materials, self.config.router.scale)
+        done = [
+            dataclasses.replace(layer, exact=each, material=None) for layer, each in zip(layers, exact, strict=True)
+        ]
+        done[-1] = dataclasses.replace(done[-1], losses={**done[-1].losses, **losses})
+        return done
 
     def _room(self, call: Call, policy: RoutingPolicy, length: int) -> Room:
         """The same for all layers: lists of another length are others to compile for."""

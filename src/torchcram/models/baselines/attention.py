@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchcram.config import BaselineConfig, EpisodicConfig
 from torchcram.memory import Timeline
 from torchcram.memory.episodic import EpisodicMemory, first_taps, nothing_before, smooth
-from torchcram.memory.losses import Counts, priority_loss
+from torchcram.memory.losses import Counts, priority_loss, worth_telling
 from torchcram.models.baselines.lookback import Turn, empty_cache, look_back
 from torchcram.models.baselines.mixer import Mixed, by_head
 from torchcram.models.baselines.state import MixerState
@@ -70,7 +70,9 @@ class SlottedAttention(nn.Module):
         value = scatter_rows(reading.value, reading.rows, u.shape[1])
         losses = {}
         if self.training:
-            losses["priority"] = priority_loss(written, reading, Counts.of(timeline.mask, reading, written))
+            length, counts = u.shape[1], Counts.of(timeline.mask, reading, written)
+            of_new = written.priority[:, -length:], reading.mass[:, -length:]
+            losses["priority"] = priority_loss(*of_new, worth_telling(written), counts.events)
         kept = self.memory.keep(written, reading, state.episodic) if keep else None
         after = MixerState(episodic=kept, recent=recent)
         return Mixed(value, after, timeline.mask, written.admitted, reading.pairs, losses)

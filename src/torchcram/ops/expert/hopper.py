@@ -153,7 +153,7 @@ def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.c
     """
     H, BEFORE, INTO, WEIGHT = sources
     weights, parts, before, drive = buffers
-    there, ready, free, all_ready, all_free = barriers
+    there, ready, free, all_ready, all_free, _ = barriers
     ROWS: gl.constexpr = BEFORE.block_type.shape[0]
     COLUMNS: gl.constexpr = BEFORE.block_type.shape[1]
     DEPTH: gl.constexpr = H.block_type.shape[1]
@@ -185,15 +185,20 @@ def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.c
 
 
 @gluon.jit
-def _product(number, buffers, barriers, layout: gl.constexpr, TURNED: gl.constexpr):
-    """Of a tile, the `number`-th of the program: what was brought times the weights."""
+def _product(number, buffers, barriers, layout: gl.constexpr, WHO: gl.constexpr, TURNED: gl.constexpr):
+    """Of a tile, the `number`-th of the program: what was brought times the weights.
+
+    Whoever is not in turn must not even look whether something was brought: of a place that is filled for the others
+    meanwhile, nobody could tell how many times it has been.
+    """
     weights, parts, _, _ = buffers
-    _, ready, free, _, _ = barriers
+    _, ready, free, _, _, turns = barriers
     STAGES: gl.constexpr = parts.type.shape[0]
     count: gl.constexpr = weights.type.shape[0]
     ROWS: gl.constexpr = parts.type.shape[1]
     COLUMNS: gl.constexpr = weights.type.shape[2] if TURNED else weights.type.shape[1]
     total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    mbarrier.wait(turns.index(WHO), (number // 2 & 1) ^ (1 - WHO))
     for k in gl.static_range(count):
         at = number * count + k
         mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
@@ -205,6 +210,8 @@ def _product(number, buffers, barriers, layout: gl.constexpr, TURNED: gl.constex
             total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
             gl.thread_barrier()  # all warps are done with it
             mbarrier.arrive(free.index((at - 1) % STAGES))
+            if k == count - 1:
+                mbarrier.arrive(turns.index(1 - WHO))
     total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
     gl.thread_barrier()
     mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
@@ -236,7 +243,7 @@ def _use(
     AFTER, SLOPE, SQUARES = results
     LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
     _, _, before, drive = buffers
-    there, _, _, all_ready, all_free = barriers
+    there, _, _, all_ready, all_free, _ = barriers
     ROWS: gl.constexpr = AFTER.block_type.shape[0]
     COLUMNS: gl.constexpr = AFTER.block_type.shape[1]
     across: gl.constexpr = WIDTH // COLUMNS
@@ -251,7 +258,7 @@ def _use(
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
         first, number = tile * ROWS, (tile - own) // apart
-        total = _product(number, buffers, barriers, layout, False)
+        total = _product(number, buffers, barriers, layout, WHO, False)
         at = first + turn
         log_gap = gl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(gl.float32)
         gate = 0.5 + 0.5 * _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel)
@@ -288,6 +295,7 @@ def _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH: gl.constexpr, STAGES: gl.constexpr)
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     all_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     all_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     mbarrier.init(there, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
@@ -295,7 +303,8 @@ def _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH: gl.constexpr, STAGES: gl.constexpr)
     for who in gl.static_range(2):
         mbarrier.init(all_ready.index(who), count=1)
         mbarrier.init(all_free.index(who), count=1)
-    return (weights, parts, before, drive), (there, ready, free, all_ready, all_free)
+        mbarrier.init(turns.index(who), count=1)
+    return (weights, parts, before, drive), (there, ready, free, all_ready, all_free, turns)
 
 
 @gluon.jit
@@ -350,7 +359,7 @@ def _use_back(
     INNER, LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
     inner_step, sums_step, total_step = steps
     _, _, before, slopes = buffers
-    there, _, _, all_ready, all_free = barriers
+    there, _, _, all_ready, all_free, _ = barriers
     ROWS: gl.constexpr = GRAD.block_type.shape[0]
     COLUMNS: gl.constexpr = GRAD.block_type.shape[1]
     across: gl.constexpr = WIDTH // COLUMNS
@@ -365,7 +374,7 @@ def _use_back(
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
         first, number = tile * ROWS, (tile - own) // apart
-        total = _product(number, buffers, barriers, layout, True)
+        total = _product(number, buffers, barriers, layout, WHO, True)
         at = first + turn
         inside = at < rows
         log_gap = gl.load(LOG_GAP + at, mask=inside, other=0.0).to(gl.float32)
