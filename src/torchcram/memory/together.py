@@ -8,7 +8,7 @@ The formulas are those of `losses`; a layer alone finds the same (`Block.forward
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +136,7 @@ def learn_together(
 
     scale: of σ², see `QualityEstimator`.
     """
-    tell, foretell, down, up, hidden, shift, score, bias = (torch.stack(parts) for parts in weights[:8])
+    tell, foretell, down, up, hidden, shift, score, bias = (_stacked(*parts) for parts in weights[:8])
     layers, (batch, length, width) = len(materials), materials[0].u.shape
     tokens = torch.full((), batch * length, device=down.device)
     losses = {"uncertainty": _uncertainty(tell, foretell, materials) / tokens}
@@ -168,6 +168,24 @@ def learn_together(
     known = best_quality(quality, exact, rows)
     losses |= routing_losses(probabilities, known, torch.ones_like(told), tokens)
     return losses, exact.chunk(layers)
+
+
+def _stacked(*parts: Tensor) -> Tensor:
+    """[L, ...]"""
+    stacked: Tensor = _Stacked.apply(*parts)  # type: ignore[no-untyped-call]
+    return stacked
+
+
+class _Stacked(torch.autograd.Function):
+    """Gradients lie in memory as the parts do: so those of all weights can be made wide at once (`precision`)."""
+
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.contiguous().unbind()
 
 
 def _uncertainty(tell: Tensor, foretell: Tensor, materials: Sequence[Material]) -> Tensor:
