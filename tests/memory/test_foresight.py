@@ -5,7 +5,7 @@ import torch
 
 from torchcram import processes
 from torchcram.memory import Timeline
-from torchcram.memory.foresight import Foresight, _telling
+from torchcram.memory.foresight import Foresight, telling_positions
 
 WIDTH, RANK = 6, 3
 
@@ -61,7 +61,7 @@ def test_of_a_long_call_some_positions_tell(batch, length):
     timeline = Timeline.build(torch.ones(batch, length))
     surprise, _ = foresight.surprise(u, h, timeline, carried)
     loss = foresight.loss(u, h, surprise, timeline, carried, torch.tensor(batch * length))
-    at, apart = _telling(batch, length, u.device)
+    at, apart = telling_positions(batch, length, u.device)
     assert at.numel() == pytest.approx(max(2048, batch), rel=0.1)
     assert apart.sum() == length, "each position is in one of the parts"
     begin = apart.cumsum(0) - apart
@@ -91,7 +91,7 @@ def test_they_teach_what_all_would_teach(length):
 @pytest.mark.parametrize(("batch", "length"), [(1, 16_384), (8, 2048), (6, 5000), (16, 1024), (32, 2048)])
 def test_positions_that_tell_are_spread_over_rhythms(batch, length):
     """Of data that repeats after some positions, each phase is seen."""
-    at, _ = _telling(batch, length, torch.device("cpu"))
+    at, _ = telling_positions(batch, length, torch.device("cpu"))
     for period in range(2, 129):
         seen = torch.bincount(at.flatten() % period, minlength=period)
         assert seen.min() > 0, period
