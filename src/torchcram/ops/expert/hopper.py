@@ -1,9 +1,9 @@
-"""Euler steps on Hopper GPUs, forward and back, whose weights stay on the chip.
+"""Euler steps on Hopper GPUs, whose weights stay on the chip.
 
-A program keeps the weights of 128 channels and goes through tiles of positions; all of them together read what is
-multiplied once for each such stretch of channels, and never the weights again. Of its three groups of warps one brings
-tiles to the chip. The other two take turns: while one multiplies, the other makes of its product what comes next, in
-place of what it was made of. So memory, products and tanh are busy at the same time.
+A program keeps the weights of 128 channels and goes through tiles of positions; all of them together read h once for
+each such stretch of channels, and never the weights again. Of its three groups of warps one brings tiles to the chip.
+The other two take turns: while one multiplies, the other makes of its product the next h, in place of what it was made
+of. So memory, products and tanh are busy at the same time.
 """
 
 import torch
@@ -22,7 +22,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from torchcram.ops.dispatch import on_device
 
 COLUMNS = 128
-_ROWS, _DEPTH, _STAGES = 64, 64, 4
+_ROWS, _DEPTH, _STAGES, _AHEAD = 64, 64, 4, 3
 _WIDEST = 512  # whose weights leave room for what else has to be on the chip
 _REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
@@ -31,11 +31,6 @@ def fits(x: Tensor, width: int) -> bool:
     """Whether x [.., D] is on such a GPU, and its weights are neither too many nor cut at odd places."""
     hopper = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
     return hopper and width % COLUMNS == 0 and width <= _WIDEST
-
-
-def parts(rows: int) -> int:
-    """Of so many positions, that gradients are summed over by themselves."""
-    return -(-rows // _ROWS)
 
 
 def euler_step(
@@ -53,7 +48,7 @@ def euler_step(
     """h, after, slope [rows, D]; into [rows, 2D], of which the second half drives; squares [rows, D / 128]."""
     rows, width = h.shape
     across = width // COLUMNS
-    programs = min(_processors(h) // across, parts(rows))
+    programs = min(_processors(h) // across, -(-rows // _ROWS))
     whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [COLUMNS, _DEPTH]
     with on_device(h):
         _euler_step_resident[(programs * across,)](
@@ -73,58 +68,7 @@ def euler_step(
             LEARNS=slope is not None,
             LAST=squares is not None,
             STAGES=_STAGES,
-            num_warps=4,
-            maxnreg=_REGISTERS,
-        )
-
-
-def euler_back(
-    inner: Tensor,
-    grad: Tensor,
-    slope: Tensor,
-    log_gap: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    weight: Tensor,
-    before: Tensor,
-    sums: Tensor,
-    share: float,
-    total: Tensor | None = None,
-    by_total: Tensor | None = None,
-) -> None:
-    """From a step to the one before it: grad += inner W, and what that makes of the slope, `before` [rows, D].
-
-    inner [K', rows, D]: of the steps from this one on. sums [2, parts, D]: what parts of the positions add to the
-    gradients of gate_weight and gate_bias. total [rows, D], the rows of which may be apart: all of inner and `before`
-    added up; by_total [parts, D]: that, by parts of the positions.
-    """
-    rows, width = grad.shape
-    across = width // COLUMNS
-    programs = min(_processors(grad) // across, parts(rows))
-    whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [_DEPTH, COLUMNS]
-    with on_device(grad):
-        _euler_back_resident[(programs * across,)](
-            _described(inner[0], part),
-            _described(grad, whole),
-            _described(slope, whole),
-            _described(weight, weights),
-            _described(before, whole),
-            inner,
-            log_gap,
-            gate_weight,
-            gate_bias,
-            sums,
-            grad if total is None else total,
-            sums if by_total is None else by_total,
-            rows,
-            share,
-            inner.stride(0),
-            sums.stride(0),
-            0 if total is None else total.stride(0),
-            WIDTH=width,
-            LATER=len(inner),
-            TOTAL=total is not None,
-            STAGES=_STAGES,
+            AHEAD=min(_AHEAD, width // _DEPTH // 2),
             num_warps=4,
             maxnreg=_REGISTERS,
         )
@@ -146,11 +90,8 @@ def _tanh(x):
 
 
 @gluon.jit
-def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.constexpr, WIDTH: gl.constexpr):
-    """All that tiles are made of, in the order in which it is used.
-
-    FURTHER: columns of INTO begin there. TURNED: weights are multiplied as they stand, not by rows.
-    """
+def _bring(sources, buffers, barriers, rows, WIDTH: gl.constexpr):
+    """All that tiles are made of, in the order in which it is used."""
     H, BEFORE, INTO, WEIGHT = sources
     weights, parts, before, drive = buffers
     there, ready, free, all_ready, all_free, _ = barriers
@@ -163,20 +104,16 @@ def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.c
     column = gl.program_id(0) % across * COLUMNS
     mbarrier.expect(there, count * WEIGHT.block_type.nbytes)
     for k in gl.static_range(count):
-        if TURNED:
-            tma.async_copy_global_to_shared(WEIGHT, [k * DEPTH, column], there, weights.index(k))
-        else:
-            tma.async_copy_global_to_shared(WEIGHT, [column, k * DEPTH], there, weights.index(k))
+        tma.async_copy_global_to_shared(WEIGHT, [column, k * DEPTH], there, weights.index(k))
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own, gl.cdiv(rows, ROWS), apart):
         first, number = tile * ROWS, (tile - own) // apart
         who = number % 2
         for k in gl.static_range(count):
             if k == count // 2:
-                # By now whoever had them before has begun with what is brought here, or soon will.
                 mbarrier.wait(all_free.index(who), (number // 2 & 1) ^ 1)
                 mbarrier.expect(all_ready.index(who), BEFORE.block_type.nbytes + INTO.block_type.nbytes)
-                tma.async_copy_global_to_shared(INTO, [first, FURTHER + column], all_ready.index(who), drive.index(who))
+                tma.async_copy_global_to_shared(INTO, [first, WIDTH + column], all_ready.index(who), drive.index(who))
                 tma.async_copy_global_to_shared(BEFORE, [first, column], all_ready.index(who), before.index(who))
             at = number * count + k
             mbarrier.wait(free.index(at % STAGES), (at // STAGES & 1) ^ 1)
@@ -185,45 +122,16 @@ def _bring(sources, buffers, barriers, rows, FURTHER: gl.constexpr, TURNED: gl.c
 
 
 @gluon.jit
-def _product(number, buffers, barriers, layout: gl.constexpr, WHO: gl.constexpr, TURNED: gl.constexpr):
-    """Of a tile, the `number`-th of the program: what was brought times the weights.
-
-    Whoever is not in turn must not even look whether something was brought: of a place that is filled for the others
-    meanwhile, nobody could tell how many times it has been.
-    """
+def _multiplied(total, k: gl.constexpr, number, buffers, barriers):
+    """A part of a tile's product, once it was brought; it goes on meanwhile."""
     weights, parts, _, _ = buffers
-    _, ready, free, _, _, turns = barriers
+    _, ready, _, _, _, _ = barriers
     STAGES: gl.constexpr = parts.type.shape[0]
     count: gl.constexpr = weights.type.shape[0]
-    ROWS: gl.constexpr = parts.type.shape[1]
-    COLUMNS: gl.constexpr = weights.type.shape[2] if TURNED else weights.type.shape[1]
-    total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-    mbarrier.wait(turns.index(WHO), (number // 2 & 1) ^ (1 - WHO))
-    for k in gl.static_range(count):
-        at = number * count + k
-        mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
-        weight = weights.index(k)
-        if not TURNED:
-            weight = weight.permute((1, 0))
-        total = warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
-        if k > 0:
-            total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
-            gl.thread_barrier()  # all warps are done with it
-            mbarrier.arrive(free.index((at - 1) % STAGES))
-            if k == count - 1:
-                mbarrier.arrive(turns.index(1 - WHO))
-    total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
-    gl.thread_barrier()
-    mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
-    return total
-
-
-@gluon.jit
-def _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel):
-    """2 σ(bias + weight · log gap) - 1 of positions × channels."""
-    weight = 0.5 * gl.load(GATE_WEIGHT + channel).to(gl.float32)
-    bias = 0.5 * gl.load(GATE_BIAS + channel).to(gl.float32)
-    return _tanh(gl.expand_dims(bias, 0) + gl.expand_dims(weight, 0) * gl.expand_dims(log_gap, 1))
+    at = number * count + k
+    mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
+    weight = weights.index(k).permute((1, 0))
+    return warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
 
 
 @gluon.jit
@@ -237,15 +145,23 @@ def _use(
     WIDTH: gl.constexpr,
     LEARNS: gl.constexpr,
     LAST: gl.constexpr,
+    AHEAD: gl.constexpr,
     WHO: gl.constexpr,
 ):
-    """Every other tile: its product, then its end."""
+    """Every other tile: its product, then its end.
+
+    Whoever is not in turn must not even look whether something was brought: of a place that is filled for the others
+    meanwhile, nobody could tell how many times it has been. While the first AHEAD parts are multiplied, all is done
+    that needs no product; they are brought before anybody waits for that.
+    """
     AFTER, SLOPE, SQUARES = results
     LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
-    _, _, before, drive = buffers
-    there, _, _, all_ready, all_free, _ = barriers
+    weights, parts, before, drive = buffers
+    there, _, free, all_ready, all_free, turns = barriers
     ROWS: gl.constexpr = AFTER.block_type.shape[0]
     COLUMNS: gl.constexpr = AFTER.block_type.shape[1]
+    STAGES: gl.constexpr = parts.type.shape[0]
+    count: gl.constexpr = weights.type.shape[0]
     across: gl.constexpr = WIDTH // COLUMNS
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
@@ -258,13 +174,37 @@ def _use(
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
         first, number = tile * ROWS, (tile - own) // apart
-        total = _product(number, buffers, barriers, layout, WHO, False)
         at = first + turn
         log_gap = gl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(gl.float32)
-        gate = 0.5 + 0.5 * _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel)
+        total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+        mbarrier.wait(turns.index(WHO), (number // 2 & 1) ^ (1 - WHO))
+        for k in gl.static_range(AHEAD):
+            total = _multiplied(total, k, number, buffers, barriers)
+        tma.store_wait(pendings=0)  # of the tile before
+        gl.thread_barrier()
+        mbarrier.arrive(all_free.index(WHO), pred=number > WHO)
+        weight = 0.5 * gl.load(GATE_WEIGHT + channel).to(gl.float32)
+        bias = 0.5 * gl.load(GATE_BIAS + channel).to(gl.float32)
+        turned = _tanh(gl.expand_dims(bias, 0) + gl.expand_dims(weight, 0) * gl.expand_dims(log_gap, 1))
+        step = share * (0.5 + 0.5 * turned)
+        for k in gl.static_range(AHEAD, count):
+            total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
+            gl.thread_barrier()  # all warps are done with it
+            if k == AHEAD:
+                for done in gl.static_range(AHEAD - 1):
+                    mbarrier.arrive(free.index((number * count + done) % STAGES))
+            else:
+                mbarrier.arrive(free.index((number * count + k - 2) % STAGES))
+            total = _multiplied(total, k, number, buffers, barriers)
+            if k == count - 1:
+                mbarrier.arrive(turns.index(1 - WHO))
+        total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
+        gl.thread_barrier()
+        for left in gl.static_range(2):
+            mbarrier.arrive(free.index((number * count + count - 1 - left) % STAGES))
         mbarrier.wait(all_ready.index(WHO), number // 2 & 1)
         slope = _tanh(total + mine.load(layout).to(gl.float32))
-        after = theirs.load(layout).to(gl.float32) + share * gate * slope
+        after = theirs.load(layout).to(gl.float32) + step * slope
         if LEARNS:
             mine.store(slope.to(SLOPE.dtype))
         theirs.store(after.to(AFTER.dtype))
@@ -276,9 +216,7 @@ def _use(
         if LAST:
             squares = gl.sum(after * after, 1)  # 0 outside, as all that is brought from there
             gl.store(SQUARES + at.to(gl.int64) * across + column // COLUMNS, squares, mask=at < rows)
-        tma.store_wait(pendings=0)
-        gl.thread_barrier()
-        mbarrier.arrive(all_free.index(WHO))
+    tma.store_wait(pendings=0)
 
 
 @gluon.jit
@@ -325,148 +263,16 @@ def _euler_step_resident(
     LEARNS: gl.constexpr,
     LAST: gl.constexpr,
     STAGES: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); see `_euler_step`."""
     buffers, barriers = _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH, STAGES)
     sources, given, results = (H, BEFORE, INTO, WEIGHT), (LOG_GAP, GATE_WEIGHT, GATE_BIAS), (AFTER, SLOPE, SQUARES)
     gl.warp_specialize(
         [
-            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 0)),
-            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 1)),
-            (_bring, (sources, buffers, barriers, rows, WIDTH, False, WIDTH)),
-        ],
-        [4, 1],
-        [232, 40],
-    )
-
-
-@gluon.jit
-def _use_back(
-    results,
-    buffers,
-    barriers,
-    given,
-    rows,
-    share,
-    steps,
-    WIDTH: gl.constexpr,
-    LATER: gl.constexpr,
-    TOTAL: gl.constexpr,
-    WHO: gl.constexpr,
-):
-    """Every other tile: its product, then its end; and at last sums over all of them."""
-    GRAD, BEFORE, SUMS, ALL, BY_ALL = results
-    INNER, LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
-    inner_step, sums_step, total_step = steps
-    _, _, before, slopes = buffers
-    there, _, _, all_ready, all_free, _ = barriers
-    ROWS: gl.constexpr = GRAD.block_type.shape[0]
-    COLUMNS: gl.constexpr = GRAD.block_type.shape[1]
-    across: gl.constexpr = WIDTH // COLUMNS
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
-    )
-    column = gl.program_id(0) % across * COLUMNS
-    channel = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-    turn = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    mine, theirs = slopes.index(WHO), before.index(WHO)
-    mbarrier.wait(there, 0)
-    own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
-    for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
-        first, number = tile * ROWS, (tile - own) // apart
-        total = _product(number, buffers, barriers, layout, WHO, True)
-        at = first + turn
-        inside = at < rows
-        log_gap = gl.load(LOG_GAP + at, mask=inside, other=0.0).to(gl.float32)
-        mbarrier.wait(all_ready.index(WHO), number // 2 & 1)
-        # Outside, where 0 was brought, all that follows is 0.
-        grad = theirs.load(layout).to(gl.float32) + total
-        theirs.store(grad.to(GRAD.dtype))
-        grad *= share
-        slope = mine.load(layout).to(gl.float32)
-        turned = _turned(log_gap, GATE_WEIGHT, GATE_BIAS, channel)
-        of_gate = grad * slope * (0.25 - 0.25 * turned * turned)
-        by_weight, by_bias = _over_lanes(of_gate * gl.expand_dims(log_gap, 1)), _over_lanes(of_gate)
-        inner = grad * (0.5 + 0.5 * turned) * (1 - slope * slope)
-        mine.store(inner.to(BEFORE.dtype))
-        fence_async_shared()
-        gl.thread_barrier()
-        tma.async_copy_shared_to_global(GRAD, [first, column], theirs)
-        tma.async_copy_shared_to_global(BEFORE, [first, column], mine)
-        if TOTAL:
-            here = gl.expand_dims(at.to(gl.int64) * WIDTH, 1) + gl.expand_dims(channel, 0)
-            mask = gl.expand_dims(inside, 1)
-            for later in gl.static_range(LATER):
-                inner += gl.load(INNER + later * inner_step + here, mask=mask, other=0.0).to(gl.float32)
-            there_to = gl.expand_dims(at.to(gl.int64) * total_step, 1) + gl.expand_dims(channel, 0)
-            gl.store(ALL + there_to, inner.to(BEFORE.dtype), mask=mask)
-        tma.store_wait(pendings=0)
-        gl.thread_barrier()
-        to = tile * WIDTH + column
-        _add_up(by_weight, SUMS + to, theirs)
-        _add_up(by_bias, SUMS + sums_step + to, theirs)
-        if TOTAL:
-            _add_up(_over_lanes(inner), BY_ALL + to, theirs)
-        fence_async_shared()
-        gl.thread_barrier()
-        mbarrier.arrive(all_free.index(WHO))
-
-
-@gluon.jit
-def _over_lanes(x):
-    """x [64, C] added up over the rows of a warp: [4, C], which needs no place for that."""
-    COLUMNS: gl.constexpr = x.shape[1]
-    return gl.sum(gl.sum(gl.reshape(x, [4, 2, 8, COLUMNS]), 1), 1)
-
-
-@gluon.jit
-def _add_up(x, to, place):
-    """x [4, C] added up over warps, which takes a place for all of it."""
-    WARPS: gl.constexpr = x.shape[0]
-    COLUMNS: gl.constexpr = x.shape[1]
-    layout: gl.constexpr = gl.BlockedLayout([WARPS, 1], [1, 32], [1, WARPS], [1, 0])
-    by_warp = place._reinterpret(gl.float32, [WARPS, COLUMNS], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    gl.thread_barrier()
-    by_warp.store(x)
-    gl.thread_barrier()
-    channel = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-    gl.store(to + channel, gl.sum(by_warp.load(layout), 0))
-
-
-@gluon.jit
-def _euler_back_resident(
-    INNER,
-    GRAD,
-    SLOPE,
-    WEIGHT,
-    BEFORE,
-    ALL_INNER,
-    LOG_GAP,
-    GATE_WEIGHT,
-    GATE_BIAS,
-    SUMS,
-    ALL,
-    BY_ALL,
-    rows,
-    share,
-    inner_step,
-    sums_step,
-    total_step,
-    WIDTH: gl.constexpr,
-    LATER: gl.constexpr,
-    TOTAL: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """GRAD += INNER W, and BEFORE = share · gate ⊙ (1 - SLOPE²) ⊙ GRAD; see `_euler_slope`."""
-    buffers, barriers = _on_chip(INNER, GRAD, SLOPE, WEIGHT, WIDTH, STAGES)
-    sources, given = (INNER, GRAD, SLOPE, WEIGHT), (ALL_INNER, LOG_GAP, GATE_WEIGHT, GATE_BIAS)
-    results = (GRAD, BEFORE, SUMS, ALL, BY_ALL)
-    steps = (inner_step, sums_step, total_step)
-    gl.warp_specialize(
-        [
-            (_use_back, (results, buffers, barriers, given, rows, share, steps, WIDTH, LATER, TOTAL, 0)),
-            (_use_back, (results, buffers, barriers, given, rows, share, steps, WIDTH, LATER, TOTAL, 1)),
-            (_bring, (sources, buffers, barriers, rows, 0, True, WIDTH)),
+            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, AHEAD, 0)),
+            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, AHEAD, 1)),
+            (_bring, (sources, buffers, barriers, rows, WIDTH)),
         ],
         [4, 1],
         [232, 40],

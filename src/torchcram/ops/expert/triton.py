@@ -5,7 +5,6 @@ the slope tanh(W h + drive). The backward pass goes through the steps from the l
 of the drive is added up on the way, and the gradient of W is two products for all steps.
 """
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -77,8 +76,7 @@ def advance(
     slopes = into.new_empty(steps if learns else 0, batch, length, width)
     squares = into.new_empty(batch, length, _across(width), dtype=torch.float32)
     rows = batch * length
-    resident = _resident(into, width)
-    step = _step if resident is None else resident.euler_step
+    step = _hopper.euler_step if _hopper is not None and _hopper.fits(into, width) else _step
     h = start
     for number in range(steps):
         last_one = number == steps - 1
@@ -162,44 +160,36 @@ def advance_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of into [B, N, 2D], rate by rows [B, D], initial [B, D], weight [D, D]; and sums over positions.
 
-    Those are the gradient of the gate, of gate_weight and gate_bias, by steps and parts of the positions [2, ., D]; and
-    if it is `biased` of both halves of into, by rows [B, D], and by parts of the positions [., D]. `grad` [B, N, D],
-    contiguous, is what is worked on.
+    Those are the gradient of the gate, of gate_weight and gate_bias, by steps and parts of the positions
+    [2, K, parts, D]; and if it is `biased` of both halves of into, by rows [B, D], and by parts of the positions
+    [parts, D]. `grad` [B, N, D], contiguous, is what is worked on.
     """
     batch, length, width = start.shape
     steps, rows = len(slopes), batch * length
     log_gap, weight = log_gap.contiguous(), weight.contiguous()
     grad_into = start.new_empty(batch, length, 2 * width)
-    inner = torch.empty_like(slopes).view(steps, rows, width)
-    resident, programs = _resident(start, width), _parts(rows)
-    *ends, all_parts = _ends(steps, rows, resident)
-    sums = start.new_empty(2, all_parts, width, dtype=_wide(gate_bias))
-    by_drive = sums.new_empty(_parts_of_drive(steps, rows, resident), width)
-    g, drive = grad.view(rows, width), grad_into.view(rows, 2 * width)[:, width:]
+    inner = torch.empty_like(slopes)
+    programs = _parts(rows)
+    channels = min(_CHANNELS, triton.next_power_of_2(width))
+    sums = start.new_empty(2, steps, programs, width, dtype=_wide(gate_bias))
+    by_drive = sums.new_empty(programs if biased else 0, width)
+    g = grad.view(rows, width)
     for number in reversed(range(steps)):
-        own = sums[:, ends[number] : (*ends, all_parts)[number + 1]]
-        about = log_gap, gate_weight, gate_bias
-        if resident is not None and number < steps - 1:
-            first = (drive, by_drive) if number == 0 else ()
-            later, slope = inner[number + 1 :], slopes[number].view(rows, width)
-            resident.euler_back(later, g, slope, *about, weight, inner[number], own, 1 / steps, *first)
-            continue
-        if number < steps - 1:
-            g.addmm_(inner[number + 1], weight)
-        channels = min(_CHANNELS, triton.next_power_of_2(width))
         with on_device(start):
             _euler_slope[(programs, triton.cdiv(width, channels))](
                 g,
                 slopes[number],
-                *about,
+                log_gap,
+                gate_weight,
+                gate_bias,
                 inner[number],
                 grad_into,
-                own,
+                sums[:, number],
                 by_drive,
                 rows,
                 width,
                 1 / steps,
-                own.stride(0),
+                sums.stride(0),
                 inner.stride(0),
                 STEPS=steps,
                 EVEN=rows % _STRETCH == 0 and width % channels == 0,
@@ -210,15 +200,15 @@ def advance_backward(
                 AHEAD=_AHEAD,
                 num_warps=_WARPS,
             )
-    g.addmm_(inner[0], weight)
-    grad_weight = inner[0].t() @ start.view(rows, width)
+        g.addmm_(inner[number].view(rows, width), weight)
+    grad_weight = inner[0].view(rows, width).t() @ start.view(rows, width)
     if steps > 1:
         grad_weight.addmm_(inner[1:].view(-1, width).t(), middle.view(-1, width))
     grad_rate, grad_initial, entering = scan_rows_backward(
         g.view(start.shape), grad_last, start, rate, gap, initial, grad_into[..., :width], add_up=biased
     )
     entering = grad_rate.new_empty(0, width) if entering is None else entering
-    return grad_into, grad_rate, grad_initial, grad_weight, sums, entering, by_drive if biased else by_drive[:0].clone()
+    return grad_into, grad_rate, grad_initial, grad_weight, sums, entering, by_drive
 
 
 def _columns(width: int) -> int:
@@ -232,25 +222,9 @@ def _across(width: int) -> int:
     return -(-width // _columns(width))
 
 
-def _resident(x: Tensor, width: int) -> ModuleType | None:
-    """Kernels whose weights stay on the chip, where there is one for them."""
-    return _hopper if _hopper is not None and _hopper.fits(x, width) else None
-
-
 def _parts(rows: int) -> int:
-    """Of so many positions, that are summed over by themselves where there is no product."""
+    """Of so many positions, that are summed over by themselves."""
     return min(_PROGRAMS, -(-rows // _STRETCH))
-
-
-def _parts_of_drive(steps: int, rows: int, resident: ModuleType | None) -> int:
-    """Of the positions, over which the gradient of the drive is summed by themselves."""
-    return _parts(rows) if resident is None or steps == 1 else resident.parts(rows)
-
-
-def _ends(steps: int, rows: int, resident: ModuleType | None) -> list[int]:
-    """Where each step's sums over parts of the positions begin, one after the other; and where the last ones end."""
-    each = _parts(rows) if resident is None else resident.parts(rows)
-    return [*(number * each for number in range(steps)), (steps - 1) * each + _parts(rows)]
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -277,15 +251,15 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     rate, _, initial, _, _, gate_bias, weight, biased = rest
     batch, length, width = start.shape
-    resident, wide, split = _resident(start, width), _wide(gate_bias), (len(slopes), batch * length)
+    parts, wide = _parts(batch * length), _wide(gate_bias)
     return (
         start.new_empty(batch, length, 2 * width),
         rate.new_empty(batch, width),
         torch.empty_like(initial, memory_format=torch.contiguous_format),
         start.new_empty(weight.shape),
-        start.new_empty(2, _ends(*split, resident)[-1], width, dtype=wide),
+        start.new_empty(2, len(slopes), parts, width, dtype=wide),
         rate.new_empty(batch if biased else 0, width),
-        start.new_empty(_parts_of_drive(*split, resident) if biased else 0, width, dtype=wide),
+        start.new_empty(parts if biased else 0, width, dtype=wide),
     )
 
 
@@ -302,7 +276,7 @@ def _gradient(ctx: Any, grad: Tensor | None, grad_last: Tensor | None, *_: None)
     biased = ctx.needs_input_grad[-1]
     into, rate, initial, weight, sums, *halves = advance_backward(grad, grad_last, *ctx.saved_tensors, biased)
     # Here, and not in the operator, it is compiled together with whatever comes after.
-    gate_weight, gate_bias = sums.sum(1).to(ctx.saved_tensors[-2].dtype)
+    gate_weight, gate_bias = sums.sum((1, 2)).to(ctx.saved_tensors[-2].dtype)
     bias = torch.cat([half.sum(0) for half in halves]) if biased else None
     return into, rate.sum(0), None, initial, None, gate_weight, gate_bias, weight, None, None, bias
 
