@@ -48,3 +48,21 @@ def test_means_over_a_sequence_are_not_narrow():
     with torch.autocast("cpu", torch.bfloat16):
         found, _ = heads(x, timeline, torch.zeros(1, 2))
     assert found["kind"].tolist() == [[1.0, 0.5]]
+
+
+@pytest.mark.parametrize("name", ["cram", *BASELINES])
+@torch.no_grad()
+def test_weights_made_narrow_for_good_give_what_autocast_gives(name, tiny, events):
+    torch.manual_seed(0)
+    config = tiny({"block.expansion": 4.0, "contradiction.rank": 0})
+    model = build(config if name == "cram" else baseline(name, config)).eval()
+    tokens, dt = events(2, 20, seed=5)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(tokens, dt=dt)
+        model.narrow()
+        found = model(tokens, dt=dt)
+    assert model.blocks[0].feed[0].weight.dtype == torch.bfloat16
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=0)
+    for (name_, mine), (_, theirs) in zip(found.state.named_tensors(), expected.state.named_tensors(), strict=True):
+        assert mine.dtype == theirs.dtype, name_
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

@@ -94,6 +94,8 @@ class Contender:
     def prefill(self, tokens: Tensor, policy: RoutingPolicy) -> Callable[[], None]:
         """A forward pass that leaves the state to go on from, and the prediction of the next token."""
         self.model.eval()
+        if self.size.bf16:
+            self.model.narrow()
 
         def forward() -> None:
             with torch.no_grad(), self._cast(), self.lengths.kept():

@@ -3,7 +3,7 @@
 from torchcram.memory.block import Block, BlockOutput
 from torchcram.memory.contradiction import ContradictionIndex, Guidance
 from torchcram.memory.episodic import EpisodicMemory
-from torchcram.memory.precision import Norm, narrowed, narrowly
+from torchcram.memory.precision import Norm, narrow_for_good, narrowed, narrowly
 from torchcram.memory.quality import QualityEstimator
 from torchcram.memory.router import EPISODIC, NONE, SEMANTIC, Router, RoutingPolicy
 from torchcram.memory.semantic import SemanticMemory
@@ -32,6 +32,7 @@ __all__ = [
     "Timeline",
     "WorkingMemory",
     "WorthEstimator",
+    "narrow_for_good",
     "narrowed",
     "narrowly",
 ]

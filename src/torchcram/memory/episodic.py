@@ -128,7 +128,7 @@ class EpisodicMemory(nn.Module):
 
     def priority_of(self, token: Tensor, working: Tensor) -> Tensor:
         """w [B, N] from what `of_token` made of the tokens and `of_working` of h, both [B, N, 1]."""
-        return (token + working + self.priority.bias).squeeze(-1)
+        return (token + working + self.priority.bias.to(token.dtype)).squeeze(-1)
 
     def write(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchcram.config import ModelConfig
 from torchcram.ledger import Ledger, count
-from torchcram.memory import Norm, RoutingPolicy, Timeline
+from torchcram.memory import Norm, RoutingPolicy, Timeline, narrow_for_good
 from torchcram.memory.compiling import compile_layer
 from torchcram.memory.state import SequenceState, TensorTree
 from torchcram.models import folder
@@ -266,6 +266,14 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
                     every = found[output.name]
                     found[output.name] = every.gather(1, at.unsqueeze(-1).expand(-1, -1, every.shape[-1]))
         return found, pooled
+
+    def narrow(self, dtype: torch.dtype = torch.bfloat16) -> None:
+        """Keep weights of linear maps and norms as autocast to `dtype` would make them, for evaluation under it.
+
+        It need not do so at each call then, and gives the same. What is no product (rates, gates, embeddings) stays as
+        it is; a model that is still to learn should not be made narrow.
+        """
+        narrow_for_good(self, dtype)
 
     def compile_parts(self) -> None:
         """Compile each layer, and what is before the first one and after the last."""

@@ -47,7 +47,7 @@ class Boat(nn.Module):
         like, heads = self.outward.weight, self.config.attention.heads
         return MixerState(
             cache=empty_cache(batch, heads, like.shape[0] // heads, like),
-            average=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device),
+            average=torch.zeros(batch, like.shape[0], dtype=self.rate.dtype, device=like.device),
         )
 
     def forward(self, u: Tensor, timeline: Timeline, state: MixerState, *, keep: bool) -> Mixed:

@@ -36,7 +36,7 @@ class SelectiveSpace(nn.Module):
         self.outward = nn.Linear(inner, width, bias=False)
 
     def initial_state(self, batch: int) -> MixerState:
-        like, c = self.outward.weight, self.config
+        like, c = self.skip, self.config  # which is never made narrow
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
@@ -124,14 +124,14 @@ class Switch(nn.Module):
         self.turn = Turn(config.attention, width // self.heads)
 
     def initial_state(self, batch: int) -> MixerState:
-        like = self.outward.weight
-        size = like.shape[0] // self.heads
+        like = self.tap_bias  # which is never made narrow
+        size = self.outward.weight.shape[0] // self.heads
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
 
         return MixerState(
-            cache=empty_cache(batch, self.heads, size, like),
+            cache=empty_cache(batch, self.heads, size, self.outward.weight),
             space=zeros(self.heads, size, size),
             recent=nothing_before(batch, self.taps),
         )
