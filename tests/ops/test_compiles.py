@@ -131,7 +131,7 @@ def test_expert(compiled, learns):
 @pytest.mark.parametrize("width", [128, WIDTH])
 def test_expert_whose_weights_stay_on_the_chip(compiled, monkeypatch, width):
     hopper = importlib.import_module("torchcram.ops.expert.hopper")
-    monkeypatch.setattr(hopper, "_processors", lambda x: 132)
+    monkeypatch.setattr(hopper, "processors", lambda x: 132)
     h, slope, into = (
         torch.randn(LENGTH, width).bfloat16(),
         torch.randn(LENGTH, width).bfloat16(),
@@ -143,10 +143,17 @@ def test_expert_whose_weights_stay_on_the_chip(compiled, monkeypatch, width):
         for last in (squares, None):
             hopper.euler_step(h, into.detach(), *about, weight, torch.empty_like(h), learns, last, 1 / 3)
             assert within(compiled["_euler_step_resident"])
-    inner, sums = torch.randn(3, LENGTH, width).bfloat16(), torch.empty(2, 9, width)
-    for total in ((), (into.detach()[:, width:], torch.empty(9, width))):
-        hopper.euler_back(inner[1:], h, slope, *about, weight, inner[0], sums, 1 / 3, *total)
-        assert within(compiled["_euler_back_resident"])
+
+
+@torch.no_grad()
+def test_surprise_whose_weights_stay_on_the_chip(compiled, monkeypatch):
+    hopper, rank = importlib.import_module("torchcram.ops.surprise.hopper"), WIDTH // 4
+    monkeypatch.setattr(hopper, "processors", lambda x: 132)
+    u, told, up = normal(BATCH, LENGTH, WIDTH), normal(BATCH * LENGTH, rank + 8)[:, 8:], normal(WIDTH, rank)
+    hopper.surprise(u, told, normal(BATCH, 1, rank), up, torch.empty(BATCH, LENGTH))
+    kernel = compiled["_surprise_resident"]
+    assert within(kernel)
+    assert spilled(kernel) == 0
 
 
 def within(kernel: Any) -> bool:

@@ -317,14 +317,30 @@ def test_what_the_kernels_are_not_made_for_runs_all_the_same(size):
 @pytest.mark.parametrize(
     ("batch", "length", "width", "rank"), [(2, 1, 16, 16), (3, 70, 33, 5), (1, 300, 64, 32), (5, 130, 80, 128)]
 )
-@torch.no_grad()
 def test_surprise(batch, length, width, rank, dtype):
     """Rows that begin within a tile are foretold by what is carried; widths and ranks of any size."""
+    check_surprise(batch, length, width, rank, dtype)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="weights stay on a chip only where there is one")
+@pytest.mark.parametrize(
+    ("batch", "length", "width", "rank"),
+    [(1, 1, 64, 64), (5, 40, 128, 128), (3, 100, 512, 128), (2, 64, 512, 64), (2, 17_000, 512, 128)],
+)
+def test_surprise_whose_weights_stay_on_the_chip(batch, length, width, rank):
+    """A part of a tile, several sequences in one, tiles for one half of the warps and for both."""
+    check_surprise(batch, length, width, rank, torch.bfloat16)
+
+
+@torch.no_grad()
+def check_surprise(batch: int, length: int, width: int, rank: int, dtype: torch.dtype) -> None:
+    """What was told is a part of a wider tensor."""
     generator = torch.Generator().manual_seed(length)
-    u, told, carried, up = (
+    u, wide, carried, up = (
         torch.randn(shape, generator=generator).to(dtype).to(DEVICE)
-        for shape in ((batch, length, width), (batch, length, rank), (batch, 1, rank), (width, rank))
+        for shape in ((batch, length, width), (batch, length, rank + 8), (batch, 1, rank), (width, rank))
     )
+    told = wide[..., 8:]
     with use("fast"):
         expected = surprise(*(x.double() for x in (u, told, carried, up)))
     with use("triton"):

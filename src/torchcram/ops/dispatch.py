@@ -46,6 +46,16 @@ def on_device(x: torch.Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
+def on_hopper(x: torch.Tensor) -> bool:
+    """Whether x is on a GPU of that kind, for which some kernels are written."""
+    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+
+
+def processors(x: torch.Tensor) -> int:
+    """Of the GPU that x is on."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
 def flat(x: torch.Tensor) -> torch.Tensor:
     """[B, N, C] as [B N, C], without a copy where its rows are evenly spaced: it may be a part of a wider tensor."""
     batch, length, width = x.shape

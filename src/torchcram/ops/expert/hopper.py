@@ -6,7 +6,6 @@ The other two take turns: while one multiplies, the other makes of its product t
 of. So memory, products and tanh are busy at the same time.
 """
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -19,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from torchcram.ops.dispatch import on_device
+from torchcram.ops.dispatch import on_device, on_hopper, processors
 
 COLUMNS = 128
 _ROWS, _DEPTH, _STAGES, _AHEAD = 64, 64, 4, 3
@@ -29,8 +28,7 @@ _REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
 def fits(x: Tensor, width: int) -> bool:
     """Whether x [.., D] is on such a GPU, and its weights are neither too many nor cut at odd places."""
-    hopper = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
-    return hopper and width % COLUMNS == 0 and width <= _WIDEST
+    return on_hopper(x) and width % COLUMNS == 0 and width <= _WIDEST
 
 
 def euler_step(
@@ -48,7 +46,7 @@ def euler_step(
     """h, after, slope [rows, D]; into [rows, 2D], of which the second half drives; squares [rows, D / 128]."""
     rows, width = h.shape
     across = width // COLUMNS
-    programs = min(_processors(h) // across, -(-rows // _ROWS))
+    programs = min(processors(h) // across, -(-rows // _ROWS))
     whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [COLUMNS, _DEPTH]
     with on_device(h):
         _euler_step_resident[(programs * across,)](
@@ -72,11 +70,6 @@ def euler_step(
             num_warps=4,
             maxnreg=_REGISTERS,
         )
-
-
-def _processors(x: Tensor) -> int:
-    """Of the GPU that x is on, each of which runs one program."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
 def _described(x: Tensor, block: list[int]) -> TensorDescriptor:

@@ -7,6 +7,11 @@ from torch import Tensor
 
 from torchcram.ops.dispatch import flat, on_device
 
+try:
+    from torchcram.ops.surprise import hopper as _hopper
+except ImportError:  # the language it is written in is experimental: another Triton may have changed it
+    _hopper = None  # type: ignore[assignment]
+
 _ROWS, _COLUMNS, _WARPS, _STAGES = 64, 64, 4, 2
 
 
@@ -15,6 +20,9 @@ def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor) -> Tensor:
     batch, length, width = u.shape
     rank, told = up.shape[1], flat(told)
     out = torch.empty(batch, length, dtype=torch.float32, device=u.device)
+    if _hopper is not None and _hopper.fits(u, told, up):
+        _hopper.surprise(u.contiguous(), told, carried.contiguous(), up.contiguous(), out)
+        return out
     with on_device(u):
         _surprise[(triton.cdiv(batch * length, _ROWS),)](
             u.contiguous(),
