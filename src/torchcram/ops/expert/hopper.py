@@ -21,7 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from torchcram.ops.dispatch import on_device, on_hopper, processors
 
 COLUMNS = 128
-_ROWS, _DEPTH, _STAGES, _AHEAD = 64, 64, 4, 3
+_ROWS, _DEPTH, _STAGES = 64, 64, 4
 _WIDEST = 512  # whose weights leave room for what else has to be on the chip
 _REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
@@ -66,7 +66,6 @@ def euler_step(
             LEARNS=slope is not None,
             LAST=squares is not None,
             STAGES=_STAGES,
-            AHEAD=min(_AHEAD, width // _DEPTH // 2),
             num_warps=4,
             maxnreg=_REGISTERS,
         )
@@ -115,16 +114,35 @@ def _bring(sources, buffers, barriers, rows, WIDTH: gl.constexpr):
 
 
 @gluon.jit
-def _multiplied(total, k: gl.constexpr, number, buffers, barriers):
-    """A part of a tile's product, once it was brought; it goes on meanwhile."""
+def _product(number, buffers, barriers, layout: gl.constexpr, WHO: gl.constexpr):
+    """Of a tile, the `number`-th of the program: what was brought times the weights.
+
+    Whoever is not in turn must not even look whether something was brought: of a place that is filled for the others
+    meanwhile, nobody could tell how many times it has been.
+    """
     weights, parts, _, _ = buffers
-    _, ready, _, _, _, _ = barriers
+    _, ready, free, _, _, turns = barriers
     STAGES: gl.constexpr = parts.type.shape[0]
+    ROWS: gl.constexpr = parts.type.shape[1]
     count: gl.constexpr = weights.type.shape[0]
-    at = number * count + k
-    mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
-    weight = weights.index(k).permute((1, 0))
-    return warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
+    COLUMNS: gl.constexpr = weights.type.shape[1]
+    total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
+    mbarrier.wait(turns.index(WHO), (number // 2 & 1) ^ (1 - WHO))
+    for k in gl.static_range(count):
+        at = number * count + k
+        mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
+        weight = weights.index(k).permute((1, 0))
+        total = warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
+        if k > 0:
+            total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
+            gl.thread_barrier()  # all warps are done with it
+            mbarrier.arrive(free.index((at - 1) % STAGES))
+            if k == count - 1:
+                mbarrier.arrive(turns.index(1 - WHO))
+    total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
+    gl.thread_barrier()
+    mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
+    return total
 
 
 @gluon.jit
@@ -138,23 +156,15 @@ def _use(
     WIDTH: gl.constexpr,
     LEARNS: gl.constexpr,
     LAST: gl.constexpr,
-    AHEAD: gl.constexpr,
     WHO: gl.constexpr,
 ):
-    """Every other tile: its product, then its end.
-
-    Whoever is not in turn must not even look whether something was brought: of a place that is filled for the others
-    meanwhile, nobody could tell how many times it has been. While the first AHEAD parts are multiplied, all is done
-    that needs no product; they are brought before anybody waits for that.
-    """
+    """Every other tile: its product, then its end."""
     AFTER, SLOPE, SQUARES = results
     LOG_GAP, GATE_WEIGHT, GATE_BIAS = given
-    weights, parts, before, drive = buffers
-    there, _, free, all_ready, all_free, turns = barriers
+    _, _, before, drive = buffers
+    there, _, _, all_ready, all_free, _ = barriers
     ROWS: gl.constexpr = AFTER.block_type.shape[0]
     COLUMNS: gl.constexpr = AFTER.block_type.shape[1]
-    STAGES: gl.constexpr = parts.type.shape[0]
-    count: gl.constexpr = weights.type.shape[0]
     across: gl.constexpr = WIDTH // COLUMNS
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
@@ -167,37 +177,15 @@ def _use(
     own, apart = gl.program_id(0) // across, gl.num_programs(0) // across
     for tile in range(own + WHO * apart, gl.cdiv(rows, ROWS), 2 * apart):
         first, number = tile * ROWS, (tile - own) // apart
+        total = _product(number, buffers, barriers, layout, WHO)
         at = first + turn
         log_gap = gl.load(LOG_GAP + at, mask=at < rows, other=0.0).to(gl.float32)
-        total = gl.zeros([ROWS, COLUMNS], gl.float32, layout)
-        mbarrier.wait(turns.index(WHO), (number // 2 & 1) ^ (1 - WHO))
-        for k in gl.static_range(AHEAD):
-            total = _multiplied(total, k, number, buffers, barriers)
-        tma.store_wait(pendings=0)  # of the tile before
-        gl.thread_barrier()
-        mbarrier.arrive(all_free.index(WHO), pred=number > WHO)
         weight = 0.5 * gl.load(GATE_WEIGHT + channel).to(gl.float32)
         bias = 0.5 * gl.load(GATE_BIAS + channel).to(gl.float32)
         turned = _tanh(gl.expand_dims(bias, 0) + gl.expand_dims(weight, 0) * gl.expand_dims(log_gap, 1))
-        step = share * (0.5 + 0.5 * turned)
-        for k in gl.static_range(AHEAD, count):
-            total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
-            gl.thread_barrier()  # all warps are done with it
-            if k == AHEAD:
-                for done in gl.static_range(AHEAD - 1):
-                    mbarrier.arrive(free.index((number * count + done) % STAGES))
-            else:
-                mbarrier.arrive(free.index((number * count + k - 2) % STAGES))
-            total = _multiplied(total, k, number, buffers, barriers)
-            if k == count - 1:
-                mbarrier.arrive(turns.index(1 - WHO))
-        total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
-        gl.thread_barrier()
-        for left in gl.static_range(2):
-            mbarrier.arrive(free.index((number * count + count - 1 - left) % STAGES))
         mbarrier.wait(all_ready.index(WHO), number // 2 & 1)
         slope = _tanh(total + mine.load(layout).to(gl.float32))
-        after = theirs.load(layout).to(gl.float32) + step * slope
+        after = theirs.load(layout).to(gl.float32) + share * (0.5 + 0.5 * turned) * slope
         if LEARNS:
             mine.store(slope.to(SLOPE.dtype))
         theirs.store(after.to(AFTER.dtype))
@@ -209,7 +197,9 @@ def _use(
         if LAST:
             squares = gl.sum(after * after, 1)  # 0 outside, as all that is brought from there
             gl.store(SQUARES + at.to(gl.int64) * across + column // COLUMNS, squares, mask=at < rows)
-    tma.store_wait(pendings=0)
+        tma.store_wait(pendings=0)
+        gl.thread_barrier()
+        mbarrier.arrive(all_free.index(WHO))
 
 
 @gluon.jit
@@ -256,15 +246,14 @@ def _euler_step_resident(
     LEARNS: gl.constexpr,
     LAST: gl.constexpr,
     STAGES: gl.constexpr,
-    AHEAD: gl.constexpr,
 ):
     """AFTER = H + share · gate ⊙ tanh(H Wᵀ + drive); see `_euler_step`."""
     buffers, barriers = _on_chip(H, BEFORE, INTO, WEIGHT, WIDTH, STAGES)
     sources, given, results = (H, BEFORE, INTO, WEIGHT), (LOG_GAP, GATE_WEIGHT, GATE_BIAS), (AFTER, SLOPE, SQUARES)
     gl.warp_specialize(
         [
-            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, AHEAD, 0)),
-            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, AHEAD, 1)),
+            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 0)),
+            (_use, (results, buffers, barriers, given, rows, share, WIDTH, LEARNS, LAST, 1)),
             (_bring, (sources, buffers, barriers, rows, WIDTH)),
         ],
         [4, 1],
