@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 _TOGETHER = 8  # columns: GPUs multiply matrices of other widths far more slowly
+_LINE = 64  # columns: where rows begin with a line of memory, what reads a part of each reads no more than that
+_LITTLE = 10  # part of the columns that may be added for it
 
 
 def joint(map: nn.Linear, *parts: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     sizes = [len(each.weight) for each in maps]
     if len(maps) < 2 or x.numel() < sum(sizes) * x.shape[-1]:
         return tuple(each(x) for each in maps)
-    short = -sum(sizes) % _TOGETHER if x.is_cuda else 0
+    short = _short(sum(sizes), x.shape[-1]) if x.is_cuda else 0
     if short:
         maps, sizes = (*maps, Map(maps[0].weight.new_zeros(short, x.shape[-1]))), [*sizes, short]
     bias = None
@@ -42,6 +44,12 @@ def side_by_side(x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     out = nn.functional.linear(x, torch.cat([each.weight for each in maps]), bias)
     found = torch.split(out, sizes, dim=-1)
     return found[:-1] if short else found
+
+
+def _short(columns: int, depth: int) -> int:
+    """By how many columns there are too few, for a product of so much depth."""
+    to_line = -columns % _LINE
+    return to_line if columns < depth and to_line * _LITTLE <= columns else -columns % _TOGETHER
 
 
 def column_beside(x: Tensor, column: Tensor, *others: Map) -> tuple[Tensor, list[Tensor]]:
