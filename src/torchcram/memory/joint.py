@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 _TOGETHER = 8  # columns: GPUs multiply matrices of other widths far more slowly
 _LINE = 64  # columns: where rows begin with a line of memory, what reads a part of each reads no more than that
-_LITTLE = 10  # part of the columns that may be added for it
+_LITTLE = 8  # part of the columns that may be added for it
 
 
 def joint(map: nn.Linear, *parts: Tensor) -> Tensor:
