@@ -10,9 +10,9 @@ import time
 
 import torch
 
-from torchcram.bench.timing import in_turns
+from torchcram.bench.timing import in_a_row, in_turns
 from torchcram.bench.turns import take_part
-from torchcram.bench.whole import SETTLE, WARM_UP, Contender, Size, imposed
+from torchcram.bench.whole import SETTLE, Contender, Size, imposed, settled
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 
@@ -45,9 +45,13 @@ def main(length: int, models: list[str], whats: list[str], names: list[str]) -> 
                     with torch._inductor.config.patch(SETTINGS[name]):
                         contender = Contender(config, size, place)
                         run = (contender.train if what == "train" else contender.prefill)(tokens, policy)
-                        (seconds,) = in_turns(run, repeats=9, warm_up=WARM_UP, settle=SETTLE)
+                        (often,) = settled([run], place)
+                        (seconds,) = in_turns(in_a_row(run, place, often), repeats=5, warm_up=0, settle=SETTLE)
                     took = time.perf_counter() - begun
-                    print(f"{name}: {model} {what} {length} {1000 * seconds:.2f} ms, after {took:.0f} s", flush=True)
+                    print(
+                        f"{name}: {model} {what} {length} {1000 * seconds / often:.2f} ms, after {took:.0f} s",
+                        flush=True,
+                    )
                 except Exception as error:
                     print(f"{name}: {model} {what} failed: {type(error).__name__} {str(error)[:200]}", flush=True)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from torchcram.bench.timing import wait_for
 from torchcram.bench.turns import alone
 from torchcram.bench.whole import WARM_UP, Contender, Size, imposed
 from torchcram.config import ModelConfig
@@ -78,6 +79,7 @@ def _watch(
         with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
             for _ in range(_STEPS):
                 once()
+            wait_for(device)
     events = seen.key_averages()
     spent = (
         Work(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchcram.bench.timing import BACKENDS, best_of, compare, copy_bandwidth, waiting
+from torchcram.bench.timing import BACKENDS, best_of, compare, copy_bandwidth, in_a_row, shared_out, waiting
 from torchcram.bench.whole import Size
 from torchcram.config import CramConfig
 from torchcram.memory import EPISODIC, CramState, Router
@@ -56,8 +56,8 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
     attention = theirs.choose(next(tokens))
     row = compare(
         "decode",
-        waiting(lambda: _steps(ours, tokens), place),
-        waiting(lambda: _steps(theirs, tokens), place),
+        in_a_row(lambda: ours.step(next(tokens)), place, _STEPS),
+        in_a_row(lambda: theirs.step(next(tokens)), place, _STEPS),
         against=f"transformer, {attention}",
         length=length,
         repeats=repeats,
@@ -67,7 +67,7 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
         parameters=parameters(config),
         baseline_parameters=parameters(rival),
     )
-    row = {**row, **{name: float(str(row[name])) / _STEPS for name in ("ours_ms", "baseline_ms")}}
+    row = shared_out(row, _STEPS, _STEPS)
     used = (p for name, p in theirs.model.named_parameters() if not name.startswith("encoder.tokens"))
     moved = theirs.nbytes + sum(p.numel() * p.element_size() for p in used)
     share = moved / (float(str(row["baseline_ms"])) / 1000) / bandwidth
@@ -80,11 +80,6 @@ def _row(size: Size, batch: int, length: int, place: torch.device, bandwidth: fl
         "baseline_state_bytes": theirs.nbytes,
         "baseline_share_of_bandwidth": share,
     }
-
-
-def _steps(of: Decoder | CachedTransformer, tokens: Iterator[Tensor]) -> None:
-    for token in itertools.islice(tokens, _STEPS):
-        of.step(token)
 
 
 class CachedTransformer:

@@ -16,6 +16,8 @@ from torchcram.results import Row
 
 _TRIED = 20  # calls by which one way is compared with another
 _CLEARLY = 0.95  # of the time of the usual way: others are at work meanwhile, so less may be chance
+_ROW = 4  # calls that are timed together, as a training loop takes its steps
+_LONG = 0.5  # seconds of a call, of which what a host adds to it is nothing
 _HEAD_START = 200_000  # cycles: about a tenth of a millisecond
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention": SDPBackend.FLASH_ATTENTION}
 """Kinds of attention on a GPU."""
@@ -113,6 +115,31 @@ def waiting(run: Callable[[], object], device: torch.device) -> Callable[[], Non
         wait_for(device)
 
     return inside
+
+
+def in_a_row(run: Callable[[], object], device: torch.device, times: int) -> Callable[[], None]:
+    """The same so many times, until the device has done it all: the host begins one while another runs."""
+
+    def every() -> None:
+        for _ in range(times):
+            run()
+
+    return waiting(every, device)
+
+
+def how_often(run: Callable[[], object], device: torch.device) -> int:
+    """How many times in a row to do what was done before: several, unless what a host adds is nothing beside it."""
+    if device.type != "cuda":
+        return 1
+    (seconds,) = _timed(in_a_row(run, device, 1))
+    return _ROW if seconds < _LONG else 1
+
+
+def shared_out(row: Row, ours: int, baseline: int) -> Row:
+    """A row of what was done so many times in a row, for one time each."""
+    times = {"ours_ms": ours, "baseline_ms": baseline}
+    row = {**row, **{name: float(str(row[name])) / often for name, often in times.items()}}
+    return {**row, "ratio": float(str(row["baseline_ms"])) / float(str(row["ours_ms"]))}
 
 
 def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], None]:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcram.bench.rival import fastest_space
-from torchcram.bench.timing import at_best_for, compare, wait_for
+from torchcram.bench.timing import at_best_for, compare, how_often, in_a_row, shared_out, wait_for
+from torchcram.bench.turns import alone
 from torchcram.config import BaselineConfig, CramConfig, ModelConfig
 from torchcram.consolidation import ConsolidationConfig, Consolidator
 from torchcram.draws import Draws
@@ -23,8 +24,8 @@ from torchcram.training import optimizer
 
 WARM_UP = 3
 """Calls on a GPU before one is recorded."""
-SETTLE = 2
-"""Calls after that before any is timed."""
+SETTLE = 1
+"""Rows of calls after that before any is timed."""
 _TEMPERATURE = ConsolidationConfig().temperature
 
 
@@ -104,7 +105,7 @@ class Contender:
         return self._recorded(forward)
 
     def _recorded(self, run: Callable[[], None]) -> Callable[[], None]:
-        """The same until the device has done it: on a GPU recorded, after some calls that run plainly.
+        """The same: on a GPU recorded, after some calls that run plainly, and not waited for.
 
         All calls are alike, so from the second on lists have room.
         """
@@ -121,7 +122,6 @@ class Contender:
                 self.lengths.fit(self.lengths.needed.tolist())
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()  # others may compile at the same time, and need it
-            wait_for(self.device)
 
         return inside
 
@@ -160,13 +160,14 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
     told = form
     if against == "transformer":
         told, runs[1] = at_best_for(runs[1], attention(rival, size, batch, length, place, training=training), place)
-    return compare(
+    times = settled(runs, place)
+    row = compare(
         what,
-        *runs,
+        *(in_a_row(run, place, often) for run, often in zip(runs, times, strict=True)),
         against=f"{against}, {told}",
         length=length,
         repeats=repeats,
-        warm_up=WARM_UP if place.type == "cuda" else 1,
+        warm_up=0,
         settle=SETTLE,
         batch=batch,
         slots=size.slots,
@@ -177,6 +178,17 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
         parameters=parameters(config),
         baseline_parameters=parameters(rival),
     )
+    return shared_out(row, *times)
+
+
+def settled(runs: Sequence[Callable[[], object]], device: torch.device) -> list[int]:
+    """How often to call each in a row, after the calls that come before a recording, and that one."""
+    for run in runs:
+        for _ in range(WARM_UP + 1 if device.type == "cuda" else 1):
+            run()
+    wait_for(device)
+    with alone():
+        return [how_often(run, device) for run in runs]
 
 
 def attention(
