@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # How fast, against a compiled Transformer of the same size: bench-*.json for docs/performance.md.
-# Usage: speed.sh [FOLDER [PART...]], parts: whole (training steps and prefills) kernels decode breakdown scaling. The benchmarks
-# of a part compile side by side, JOBS at most and as many as a GPU's memory holds (ROOM, in GB), and are timed one at a time;
-# what is done is not done again. STAGES_OF and STAGES_AT: what the stages of scaling are timed for, and at which lengths.
+# Usage: speed.sh [FOLDER [PART...]], parts: train prefill decode kernels breakdown scaling, one after the other. The benchmarks
+# of a part compile side by side, JOBS at most and as many as a GPU's memory holds (ROOM, in GB), and are timed one at a time,
+# while none compiles; what is done is not done again. STAGES_OF and STAGES_AT: what the stages of scaling are timed for, and
+# at which lengths.
 set -euo pipefail
 torchcram=${TORCHCRAM:-torchcram}
 device=${DEVICE:-cuda}
 out=${1:-results}
 shift || true
-parts=${*:-whole kernels decode breakdown scaling}
+parts=${*:-train prefill decode kernels breakdown scaling}
 mkdir -p "$out/parts"
 export TORCHCRAM_TURNS=${TORCHCRAM_TURNS:-$out/parts/turns}
 
@@ -20,7 +21,7 @@ begin() { # GB NAME WORDS...: a benchmark in the background, into parts/NAME.jso
     while :; do
         count=0 taken=0
         for pid in $(jobs -rp); do count=$((count + 1)) taken=$((taken + size[$pid])); done
-        if test "$count" -eq 0 || test "$count" -lt "${JOBS:-12}" -a $((taken + needs)) -le "${ROOM:-130}"; then break; fi
+        if test "$count" -eq 0 || test "$count" -lt "${JOBS:-12}" -a $((taken + needs)) -le "${ROOM:-160}"; then break; fi
         sleep 1
     done
     {
@@ -37,47 +38,36 @@ attempt() { # FILE WORDS...
     if test -e "$file.part"; then mv "$file.part" "$file"; fi
 }
 
-made=()
-end() { # PATTERN FILE: join what was found
-    local file=$out/$2 found
-    found=("$out"/parts/$1)
+end() { # NAME: wait for all, and join what was found
+    local file=$out/bench-$1.json found
+    wait
+    found=("$out"/parts/$1*.json)
     if test -e "${found[0]}"; then $torchcram join "${found[@]}" --out "$file"; fi
-}
-
-decode() { # GB BATCH LENGTH
-    begin "$1" "decode-$2-$3" decode --batches "$2" --lengths "$3" --buffers 512,2048,2560,4096
 }
 
 for part in $parts; do
     case $part in
-    whole)
+    train)
         # The largest buffer holds every novel binding of SRCD at 131,072 positions.
         begin 42 train-512-131072 train --lengths 131072
         begin 42 train-4096-131072 train --slots 4096 --lengths 131072
-        begin 16 prefill-512-131072 prefill --lengths 131072
-        begin 16 prefill-4096-131072 prefill --slots 4096 --lengths 131072
-        for length in 32768 8192 2048; do
-            begin 22 "train-512-$(printf %06d $length)" train --lengths $length
-            begin 10 "prefill-512-$(printf %06d $length)" prefill --lengths $length
-        done
+        for length in 32768 8192 2048; do begin 22 "train-512-$(printf %06d $length)" train --lengths $length; done
         begin 30 train-mamba train --against mamba --lengths 2048
-        made+=("train-*.json" bench-train.json "prefill-*.json" bench-prefill.json)
         ;;
-    kernels)
-        begin 15 kernels kernels
-        made+=(kernels.json bench-kernels.json)
+    prefill)
+        for length in 131072 32768 8192 2048; do begin 16 "prefill-512-$(printf %06d $length)" prefill --lengths $length; done
+        begin 16 prefill-4096-131072 prefill --slots 4096 --lengths 131072
         ;;
     decode)
-        decode 8 1 2048
-        decode 10 1 131072
-        decode 10 32 2048
-        decode 90 32 131072
-        made+=("decode-*.json" bench-decode.json)
+        # After few positions with the smallest buffer; after many also with those that solve SRCD there, or nearly.
+        for batch in 1 32; do begin 10 "decode-$batch-002048" decode --batches $batch --lengths 2048 --buffers 512; done
+        begin 10 decode-1-131072 decode --batches 1 --lengths 131072 --buffers 512,2048,4096
+        begin 90 decode-32-131072 decode --batches 32 --lengths 131072 --buffers 512,4096
         ;;
+    kernels) begin 15 kernels kernels ;;
     breakdown)
         begin 22 breakdown-8192 breakdown --lengths 8192
         begin 42 breakdown-131072 breakdown --lengths 131072
-        made+=("breakdown-*.json" bench-breakdown.json)
         ;;
     scaling)
         for length in ${STAGES_AT:-2048 131072}; do
@@ -91,13 +81,11 @@ for part in $parts; do
             done
         done
         begin 5 scaling-stores scaling --what "" --lengths 131072
-        made+=("scaling-*.json" bench-scaling.json)
         ;;
     *)
         echo "$part is not a part; see the head of this file" >&2
         exit 1
         ;;
     esac
+    end "$part"
 done
-wait
-for ((i = 0; i < ${#made[@]}; i += 2)); do end "${made[i]}" "${made[i + 1]}"; done
