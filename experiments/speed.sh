@@ -21,7 +21,7 @@ begin() { # GB NAME WORDS...: a benchmark in the background, into parts/NAME.jso
     while :; do
         count=0 taken=0
         for pid in $(jobs -rp); do count=$((count + 1)) taken=$((taken + size[$pid])); done
-        if test "$count" -eq 0 || test "$count" -lt "${JOBS:-12}" -a $((taken + needs)) -le "${ROOM:-160}"; then break; fi
+        if test "$count" -eq 0 || test "$count" -lt "${JOBS:-12}" -a $((taken + needs)) -le "${ROOM:-150}"; then break; fi
         sleep 1
     done
     {

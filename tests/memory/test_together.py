@@ -14,7 +14,9 @@ from torchcram.ops import Lengths
 BATCH, LENGTH = 3, 192
 
 
-def learned(together: bool, audit: float = 0.05) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Tensor], bool]:
+def learned(
+    monkeypatch, together: bool, audit: float = 0.05
+) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Tensor], bool]:
     """Losses, gradients and q of what was read, of a model in training; and whether layers learned together."""
     torch.manual_seed(0)
     model = enliven(Cram(tiny_config({"contradiction.rank": 0})), 3).double().train()
@@ -27,7 +29,7 @@ def learned(together: bool, audit: float = 0.05) -> tuple[dict[str, Tensor], dic
     if together:  # as compiled models do
         for block in model.blocks:
             block._compiled_call_impl = block._call_impl
-        model._learn_together = learn
+        monkeypatch.setattr("torchcram.models.cram._compiled_learning", lambda: learn)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(16, (BATCH, LENGTH), generator=generator)
     chosen = torch.rand(BATCH, LENGTH, 3, generator=generator) < 0.1
@@ -56,10 +58,10 @@ def _many_positions(monkeypatch):
 
 
 @pytest.mark.usefixtures("_many_positions")
-def test_together_is_as_alone():
-    losses, gradients, exact, at_once = learned(False)
+def test_together_is_as_alone(monkeypatch):
+    losses, gradients, exact, at_once = learned(monkeypatch, False)
     assert not at_once
-    found, mine, known, at_once = learned(True)
+    found, mine, known, at_once = learned(monkeypatch, True)
     assert at_once, "lists are short"
     assert found.keys() == losses.keys() == {"uncertainty", "consolidation", "quality", "priority", "reads", "recall"}
     for name, loss in losses.items():
@@ -72,12 +74,12 @@ def test_together_is_as_alone():
 
 
 @pytest.mark.usefixtures("_many_positions")
-def test_long_lists_are_left_to_each_layer():
-    *_, at_once = learned(True, audit=0.5)
+def test_long_lists_are_left_to_each_layer(monkeypatch):
+    *_, at_once = learned(monkeypatch, True, audit=0.5)
     assert not at_once
 
 
-def test_few_positions_are_left_to_each_layer():
+def test_few_positions_are_left_to_each_layer(monkeypatch):
     """All of a small batch is foreseen, which has gradients of its own."""
-    *_, at_once = learned(True)
+    *_, at_once = learned(monkeypatch, True)
     assert not at_once

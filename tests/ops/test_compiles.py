@@ -145,15 +145,23 @@ def test_expert_whose_weights_stay_on_the_chip(compiled, monkeypatch, width):
             assert within(compiled["_euler_step_resident"])
 
 
+@pytest.mark.parametrize(
+    ("width", "rank", "fits"),
+    [(WIDTH, 128, True), (256, 192, True), (64, 64, True), (256, 256, False), (320, 192, False)],
+)
 @torch.no_grad()
-def test_surprise_whose_weights_stay_on_the_chip(compiled, monkeypatch):
-    hopper, rank = importlib.import_module("torchcram.ops.surprise.hopper"), WIDTH // 4
+def test_surprise_whose_weights_stay_on_the_chip(compiled, monkeypatch, width, rank, fits):
+    hopper = importlib.import_module("torchcram.ops.surprise.hopper")
     monkeypatch.setattr(hopper, "processors", lambda x: 132)
-    u, told, up = normal(BATCH, LENGTH, WIDTH), normal(BATCH * LENGTH, rank + 8)[:, 8:], normal(WIDTH, rank)
-    hopper.surprise(u, told, normal(BATCH, 1, rank), up, torch.empty(BATCH, LENGTH))
-    kernel = compiled["_surprise_resident"]
-    assert within(kernel)
-    assert spilled(kernel) == 0
+    monkeypatch.setattr(hopper, "on_hopper", lambda x: True)
+    u, told, up = normal(BATCH, LENGTH, width), normal(BATCH * LENGTH, rank + 8)[:, 8:], normal(width, rank)
+    assert hopper.fits(u, told, up) == fits
+    assert not hopper.fits(u, normal(BATCH * LENGTH, rank + 1)[:, 1:], up), "rows begin at odd places"
+    if fits:
+        hopper.surprise(u, told, normal(BATCH, 1, rank), up, torch.empty(BATCH, LENGTH))
+        kernel = compiled["_surprise_resident"]
+        assert within(kernel)
+        assert spilled(kernel) == 0
 
 
 def within(kernel: Any) -> bool:

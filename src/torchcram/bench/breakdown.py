@@ -76,6 +76,7 @@ def _watch(
         once()
     with alone():
         once()  # which records it, on a GPU
+        wait_for(device)
         with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
             for _ in range(_STEPS):
                 once()

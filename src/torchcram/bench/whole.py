@@ -182,12 +182,18 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
 
 
 def settled(runs: Sequence[Callable[[], object]], device: torch.device) -> list[int]:
-    """How often to call each in a row, after the calls that come before a recording, and that one."""
+    """How often to call each in a row, after the calls that come before a recording, and that one.
+
+    What is recorded has memory of its own, so it is when nobody else is at work.
+    """
     for run in runs:
-        for _ in range(WARM_UP + 1 if device.type == "cuda" else 1):
+        for _ in range(WARM_UP if device.type == "cuda" else 1):
             run()
     wait_for(device)
     with alone():
+        if device.type == "cuda":
+            for run in runs:
+                run()
         return [how_often(run, device) for run in runs]
 
 

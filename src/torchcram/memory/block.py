@@ -79,7 +79,8 @@ class BlockOutput:
     trial: Trial | None
     """Reads of which a part was used, to find out what they are worth."""
     losses: dict[str, Tensor]
-    """The layer's own losses, in training only; see `Block.forward`."""
+    """The layer's own losses, in training only; see `Block.forward`. Where all layers of a stack learn from their reads
+    at once, the last has those of all, added up."""
     needed: Tensor | None = None
     """[2]: rows and events that the longest lists would have held, given enough room; None if it was not said."""
     material: Material | None = None
@@ -172,8 +173,9 @@ class Block(nn.Module):
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
         beyond is left out, so `BlockOutput.needed` is to be compared with it. in_place, with one position of each
-        sequence: `state`, which must have all slots there can be, is changed and returned. apart:
-        what is learned from reads is left to the caller, who is given `material` instead of losses (see `together`).
+        sequence: `state`, which must have all slots there can be, is changed and returned. apart,
+        in training: what is learned from reads is left to the caller, who is given `material` instead of losses and q
+        of what was read (see `together`).
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with

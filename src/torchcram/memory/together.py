@@ -122,8 +122,9 @@ class Weights(NamedTuple):
 
 
 def can_learn_together(blocks: Sequence[Block], timeline: Timeline, policy: RoutingPolicy, room: int) -> bool:
-    """Whether layers are alike, and their lists, of rows with so much room, so short that this pays."""
+    """Whether layers are alike and their weights whole, and lists, of rows with so much room, so short that it pays."""
     alike = all(b.episodic is not None and b.semantic is not None and not b.exact for b in blocks)
+    alike = alike and all(type(p) is nn.Parameter for b in blocks for p in b.parameters())  # not shards
     from_all = any(b.predictor.learns_from_all(timeline) for b in blocks)
     short = room * _FEW <= timeline.mask.shape[1]
     return alike and short and not from_all and policy.trial == 0 and not processes.several()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -178,15 +178,10 @@ class Cram(SequenceModel[BlockOutput, CramState]):
             self._teach_index(layers, guidance.witnesses, torch.as_tensor(guidance.chance), policy.answered)
         return layers
 
-    def compile_parts(self) -> None:
-        """Compile each layer, what is before the first one and after the last, and what all layers learn together."""
-        super().compile_parts()
-        self._learn_together = torch.compile(learn_together, dynamic=False)
-
     def _learn(self, blocks: Sequence[Narrowed], layers: Sequence[BlockOutput]) -> list[BlockOutput]:
         """What the layers did, with what they learn from it; losses of all of them go with the last."""
         materials = [layer.material for layer in layers if layer.material is not None]
-        losses, exact = self._learn_together(Weights.of(blocks), materials, self.config.router.scale)
+        losses, exact = _compiled_learning()(Weights.of(blocks), materials, self.config.router.scale)
         done = [
             dataclasses.replace(layer, exact=each, material=None) for layer, each in zip(layers, exact, strict=True)
         ]
@@ -230,6 +225,12 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         for layer in set(range(self.config.layers)) - set(self.config.episodic_layers):
             if bool((actions[..., layer] == EPISODIC).any()):
                 raise ValueError(f"policy.actions has reads in layer {layer}, which owns no buffer")
+
+
+@cache
+def _compiled_learning() -> Callable[..., tuple[dict[str, Tensor], tuple[Tensor, ...]]]:
+    """`learn_together`, for all models: one that kept it could not be pickled."""
+    return torch.compile(learn_together, dynamic=False)
 
 
 def _dense_actions(policy: RoutingPolicy, timeline: Timeline, noise: Tensor | None) -> Tensor | None:

@@ -268,10 +268,12 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
         return found, pooled
 
     def narrow(self, dtype: torch.dtype = torch.bfloat16) -> None:
-        """Keep weights of linear maps and norms as autocast to `dtype` would make them, for evaluation under it.
+        """Keep weights of linear maps and norms as layers that learn under autocast have them, for evaluation under it.
 
-        It need not do so at each call then, and gives the same. What is no product (rates, gates, embeddings) stays as
-        it is; a model that is still to learn should not be made narrow.
+        Autocast need not narrow them at each call then. Results are those of autocast, but that weights of norms, and a
+        few that are not multiplied, are rounded too. What is no product (rates, gates, embeddings) stays as it is. A
+        model that is still to learn should not be made narrow; a `Decoder` has copies of its own, and kernels for them
+        only where all weights are of one kind.
         """
         narrow_for_good(self, dtype)
 
@@ -289,7 +291,9 @@ class SequenceModel(nn.Module, ABC, Generic[Layer, State]):
             fingerprint=self.config.fingerprint,
             position=torch.zeros(batch, dtype=torch.int64, device=like.device),
             time=torch.zeros(batch, dtype=torch.float64, device=like.device),
-            pooled=torch.zeros(batch, like.shape[0], dtype=like.dtype, device=like.device)
+            pooled=torch.zeros(
+                batch, len(like), dtype=torch.promote_types(like.dtype, torch.float32), device=like.device
+            )
             if self.heads.pools
             else None,
             layers=tuple(block.initial_state(batch) for block in self.blocks),  # type: ignore[operator]

@@ -48,7 +48,7 @@ def on_device(x: torch.Tensor) -> AbstractContextManager[object]:
 
 def on_hopper(x: torch.Tensor) -> bool:
     """Whether x is on a GPU of that kind, for which some kernels are written."""
-    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+    return x.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(x.device)[0] == 9
 
 
 def processors(x: torch.Tensor) -> int:

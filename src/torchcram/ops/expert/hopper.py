@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from torchcram.ops.dispatch import on_device, on_hopper, processors
+from torchcram.ops.gluon import barrier
 
 COLUMNS = 128
 _ROWS, _DEPTH, _STAGES = 64, 64, 4
@@ -135,12 +136,12 @@ def _product(number, buffers, barriers, layout: gl.constexpr, WHO: gl.constexpr)
         total = warpgroup_mma(parts.index(at % STAGES), weight, total, use_acc=k > 0, is_async=True)
         if k > 0:
             total = warpgroup_mma_wait(num_outstanding=1, deps=(total,))
-            gl.thread_barrier()  # all warps are done with it
+            barrier()  # all warps are done with it
             mbarrier.arrive(free.index((at - 1) % STAGES))
             if k == count - 1:
                 mbarrier.arrive(turns.index(1 - WHO))
     total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
-    gl.thread_barrier()
+    barrier()
     mbarrier.arrive(free.index((number * count + count - 1) % STAGES))
     return total
 
@@ -190,7 +191,7 @@ def _use(
             mine.store(slope.to(SLOPE.dtype))
         theirs.store(after.to(AFTER.dtype))
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         if LEARNS:
             tma.async_copy_shared_to_global(SLOPE, [first, column], mine)
         tma.async_copy_shared_to_global(AFTER, [first, column], theirs)
@@ -198,7 +199,7 @@ def _use(
             squares = gl.sum(after * after, 1)  # 0 outside, as all that is brought from there
             gl.store(SQUARES + at.to(gl.int64) * across + column // COLUMNS, squares, mask=at < rows)
         tma.store_wait(pendings=0)
-        gl.thread_barrier()
+        barrier()
         mbarrier.arrive(all_free.index(WHO))
 
 

@@ -17,20 +17,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from torchcram.ops.dispatch import on_device, on_hopper, processors
+from torchcram.ops.gluon import barrier
 
 _TILE = 64  # positions, and columns of what is brought at a time
 _STAGES = 4
-_MOST = 512 * 128  # weights that leave room for what else has to be on the chip
-_ALIGNED = 8  # what rows are apart must be a multiple of
+_CHIP = 232_448 - 1024  # bytes that a program may have on the chip, less some for barriers
+_ALIGNED = 16  # bytes, at whose multiples rows begin
 _REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
 
 def fits(u: Tensor, told: Tensor, up: Tensor) -> bool:
     """Whether they are on such a GPU, and are neither too much nor cut at odd places; told [rows, R]."""
     width, rank = up.shape
-    even = width % _TILE == 0 and rank % _TILE == 0 and width * rank <= _MOST
-    placed = told.stride(0) % _ALIGNED == 0 and told.data_ptr() % (2 * _ALIGNED) == 0
-    return even and on_hopper(u) and placed
+    size = up.element_size()
+    even = width % _TILE == 0 and rank % _TILE == 0
+    room = size * (width * rank + 2 * _TILE * rank + 2 * _STAGES * _TILE * _TILE) <= _CHIP
+    placed = all(x.data_ptr() % _ALIGNED == 0 for x in (u, told, up)) and told.stride(0) * size % _ALIGNED == 0
+    return on_hopper(u) and even and room and placed
 
 
 def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor, out: Tensor) -> None:
@@ -122,7 +125,7 @@ def _compare(buffers, barriers, CARRIED, OUT, rows, length, WIDTH: gl.constexpr,
                 carried = gl.load(source, mask=begins & (column_of >= 0), other=0.0)
                 place.store(gl.where(begins, carried, place.load(plain)))
             fence_async_shared()
-            gl.thread_barrier()
+            barrier()
         missed = gl.zeros([TILE, TILE], gl.float32, layout)
         for column in range(columns):
             total = gl.zeros([TILE, TILE], gl.float32, layout)
@@ -137,7 +140,7 @@ def _compare(buffers, barriers, CARRIED, OUT, rows, length, WIDTH: gl.constexpr,
             u = parts.index(slot).load(layout).to(gl.float32)
             fence_async_shared()
             total = warpgroup_mma_wait(num_outstanding=0, deps=(total,))
-            gl.thread_barrier()
+            barrier()
             mbarrier.arrive(free.index(slot))
             mbarrier.arrive(told_free.index(WHO), pred=column == columns - 1)
             apart = u - total
