@@ -55,7 +55,7 @@ def test_readme_shows_how_fast_a_training_step_is_on_a_gpu():
     rows = results.read(ROOT / "results" / "bench-train.json")["rows"]
     found = {row["length"]: row["ratio"] for row in rows if row["slots"] == 512 and "transformer" in row["baseline"]}
     text = " ".join((ROOT / "README.md").read_text().split())
-    first, *others = (f"{found[length]:.1f} × at {length:,}" for length in (2048, 8192, 32768, 131072))
+    first, *others = (f"{found[length]:.3g} × at {length:,}" for length in (2048, 8192, 32768, 131072))
     assert f"[{first} positions, {', '.join(others)}](docs/performance.md)" in text
 
 

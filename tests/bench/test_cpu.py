@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchcram.bench import cpu
-from torchcram.bench.timing import compare
+from torchcram.bench.timing import compare, shared_out
 from torchcram.ops.read import fast
 
 
@@ -15,6 +15,11 @@ def test_compare_runs_both_and_divides():
     )
     assert calls == ["ours", "base"] * 5
     assert row["ratio"] == pytest.approx(row["baseline_ms"] / row["ours_ms"])
+
+
+def test_what_was_done_several_times_in_a_row_is_told_for_one_time():
+    row = shared_out({"ours_ms": 8.0, "baseline_ms": 30.0, "ratio": 3.75, "what": "x"}, 4, 1)
+    assert row == {"ours_ms": 2.0, "baseline_ms": 30.0, "ratio": 15.0, "what": "x"}
 
 
 def test_gathered_read_rows():

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from torchcram.bench.timing import at_best_for, compare, in_a_row, in_turns, shared_out, waiting
-from torchcram.bench.whole import SETTLE, Contender, Size, attention, imposed, settled
+from torchcram.bench.timing import at_best_for, in_turns, waiting
+from torchcram.bench.whole import Contender, Size, attention, compared, imposed
 from torchcram.memory import RoutingPolicy
 from torchcram.models import baseline
 from torchcram.results import Row
@@ -81,21 +81,17 @@ def run(
             for stage in every:
                 if names and stage.name not in names:
                     continue
-                runs = _once(stage, size, what, tokens, place, beside=dense), best
-                times = settled(runs, place)
-                row = compare(
+                yield compared(
                     what,
-                    *(in_a_row(run, place, often) for run, often in zip(runs, times, strict=True)),
+                    (_once(stage, size, what, tokens, place, beside=dense), best),
+                    place,
                     against=f"transformer, {kind}",
                     length=length,
                     repeats=repeats,
-                    warm_up=0,
-                    settle=SETTLE,
                     stage=stage.name,
                     batch=batch,
-                    **_facts(stage, size),  # type: ignore[arg-type]
+                    **_facts(stage, size),
                 )
-                yield shared_out(row, *times)
 
 
 def _facts(stage: Stage, size: Size) -> dict[str, str | int | float]:

@@ -160,15 +160,13 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
     told = form
     if against == "transformer":
         told, runs[1] = at_best_for(runs[1], attention(rival, size, batch, length, place, training=training), place)
-    times = settled(runs, place)
-    row = compare(
+    return compared(
         what,
-        *(in_a_row(run, place, often) for run, often in zip(runs, times, strict=True)),
+        runs,
+        place,
         against=f"{against}, {told}",
         length=length,
         repeats=repeats,
-        warm_up=0,
-        settle=SETTLE,
         batch=batch,
         slots=size.slots,
         reads=size.reads,
@@ -178,6 +176,23 @@ def _row(what: str, size: Size, length: int, place: torch.device, against: str, 
         parameters=parameters(config),
         baseline_parameters=parameters(rival),
     )
+
+
+def compared(
+    what: str,
+    runs: Sequence[Callable[[], object]],
+    device: torch.device,
+    *,
+    against: str,
+    length: int,
+    repeats: int,
+    **settings: str | int | float,
+) -> Row:
+    """Calls of two contenders in turns, several of each in a row; see `compare`."""
+    times = settled(runs, device)
+    ours, baseline = (in_a_row(run, device, often) for run, often in zip(runs, times, strict=True))
+    told = {"against": against, "length": length, "repeats": repeats}
+    row = compare(what, ours, baseline, **told, warm_up=0, settle=SETTLE, **settings)  # type: ignore[arg-type]
     return shared_out(row, *times)
 
 

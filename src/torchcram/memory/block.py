@@ -49,8 +49,7 @@ _OTHERS = 0.25  # of the tokens that do not ask for anything: witnesses, where a
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BlockOutput:
-    """What a layer did in one call. Gradients go through `x`, `state`, `trial`, `losses` and
-    `material` alone."""
+    """What a layer did in one call. Gradients go through `x`, `state`, `trial`, `losses` and `material` alone."""
 
     x: Tensor
     """[B, N, D]: the residual stream after the layer."""
@@ -173,9 +172,9 @@ class Block(nn.Module):
         noise [B, N, 5 or 8]: what `policy.noise` made for this layer, if the policy has `draws`; layers of a stack that
         are not given one would all sample alike. room: for how many rows and events a sequence has room; what is
         beyond is left out, so `BlockOutput.needed` is to be compared with it. in_place, with one position of each
-        sequence: `state`, which must have all slots there can be, is changed and returned. apart,
-        in training: what is learned from reads is left to the caller, who is given `material` instead of losses and q
-        of what was read (see `together`).
+        sequence: `state`, which must have all slots there can be, is changed and returned. apart, in training: what is
+        learned from reads is left to the caller, who is given `material` instead of losses and q of what was read (see
+        `together`).
 
         In training, `losses` holds `consolidation` (eq. 5, relative to the reads' mean square), `quality` (q̂ against
         q), `uncertainty` (of working memory's prediction), `priority` (σ(w) against the attention received), with
@@ -262,7 +261,7 @@ class Block(nn.Module):
             reading = store.read(reads | audits, readers, pointer, room, keep=keep_state)
 
         recalled, judged, exact = None, None, None
-        if apart and self.quality is not None and reading is not None:
+        if self.training and self.quality is not None and reading is not None:
             self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
         verify = (self.training or policy.verify or policy.trial > 0) and not apart
         if self.semantic is not None and self.quality is not None and reading is not None and verify:
@@ -271,7 +270,6 @@ class Block(nn.Module):
             remembered = self.semantic.down(token)
             recalled = self.semantic.up(nn.functional.relu(remembered))
             if self.training:
-                self.quality.reads.observe(reading.value, reading.rows.valid, reading.rows.listed)
                 judged = None if self.exact else self.quality.logit(token, remembered, self.semantic.up)
             exact = self.quality.exact(recalled, reading.value)
 

@@ -1,6 +1,7 @@
 """How well working memory foresees its own next input."""
 
-from typing import cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class Foresight(nn.Sequential):
             told = down(h.detach()) if told is None else told
             if timeline.padded or timeline.packed:
                 before, carried = timeline.previous(told, carried)
-                return distance(u, up(before.squeeze(2))), carried
+                return _distance(u, up(before.squeeze(2))), carried
             last = told[:, -1:].to(carried.dtype, copy=True)  # a view would keep all of it
             return surprise(u.detach(), told, carried, cast(nn.Linear, up).weight), last
 
@@ -60,12 +61,9 @@ class Foresight(nn.Sequential):
             return timeline.clean(surprise).sum() / tokens
         down, up = self
         batch, length, _ = u.shape
-        at, apart = telling_positions(batch, length, u.device)
-        row = torch.arange(batch, device=u.device).unsqueeze(1)
-        before = down(h.detach()[row, (at - 1).clamp_min(0)])
-        before = torch.where((at == 0).unsqueeze(2), carried.to(before.dtype), before)
-        # Each tells of the stretch that it was taken from.
-        return (distance(u[row, at], up(before)) * apart).sum() / tokens
+        positions = telling_positions(batch, length, u.device)
+        seen, before = positions.pick(u, h)
+        return positions.missed(seen, down(before), carried, up) / tokens
 
     def learns_from_all(self, timeline: Timeline) -> bool:
         """Rather than from some positions: of a small batch, and of one with padding."""
@@ -73,8 +71,31 @@ class Foresight(nn.Sequential):
         return timeline.padded or timeline.packed or processes.overall(rows) * length <= _SMALL
 
 
-def telling_positions(batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Positions [B, parts] to learn from, one of each of a row's parts, and how long those are [parts].
+class Positions(NamedTuple):
+    """Positions that a large batch is learned from."""
+
+    at: Tensor
+    """[B, P]"""
+    apart: Tensor
+    """[P]: how long the stretch is that each tells of."""
+
+    def pick(self, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """u there, and h at the positions before [B, P, D], of u and h [B, N, D]."""
+        row = torch.arange(len(self.at), device=u.device).unsqueeze(1)
+        return u[row, self.at].detach(), h[row, (self.at - 1).clamp_min(0)].detach()
+
+    def missed(self, seen: Tensor, told: Tensor, carried: Tensor, up: Callable[[Tensor], Tensor]) -> Tensor:
+        """[]: how badly what is seen there [..., B, P, D] was foretold, all stretches together.
+
+        told [..., B, P, R]: at the positions before; carried [..., B, 1, R]: before the first; up makes a prediction of
+        it.
+        """
+        told = torch.where((self.at == 0).unsqueeze(2), carried.to(told.dtype), told)
+        return (_distance(seen, up(told)) * self.apart).sum()
+
+
+def telling_positions(batch: int, length: int, device: torch.device) -> Positions:
+    """Of each row's parts one position each.
 
     Which one is by chance, since data may have a rhythm, but the same in every call and in however many processes.
     """
@@ -83,7 +104,7 @@ def telling_positions(batch: int, length: int, device: torch.device) -> tuple[Te
     begin = torch.arange(parts + 1, device=device) * length // parts
     apart = begin.diff()
     row = torch.arange(rows.start, rows.stop, device=device).unsqueeze(1)
-    return begin[:-1] + _mixed(row * parts + torch.arange(parts, device=device)) % apart, apart
+    return Positions(begin[:-1] + _mixed(row * parts + torch.arange(parts, device=device)) % apart, apart)
 
 
 def _mixed(number: Tensor) -> Tensor:
@@ -93,5 +114,5 @@ def _mixed(number: Tensor) -> Tensor:
     return x ^ (x >> 9)
 
 
-def distance(u: Tensor, prediction: Tensor) -> Tensor:
+def _distance(u: Tensor, prediction: Tensor) -> Tensor:
     return wide(u.detach() - prediction).square().mean(-1)

@@ -1,8 +1,7 @@
 """What all layers of a stack learn from their reads, found at once.
 
 Of short lists that is much the same for each layer, and small: layer by layer it would be hundreds of launches of a
-GPU.
-The formulas are those of `losses`; a layer alone finds the same (`Block.forward`).
+GPU. The formulas are those of `losses`; a layer alone finds the same (`Block.forward`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from torchcram import processes
 from torchcram.memory.episodic import Reading, Written
-from torchcram.memory.foresight import distance, telling_positions
+from torchcram.memory.foresight import telling_positions
 from torchcram.memory.losses import (
     best_quality,
     consolidation_losses,
@@ -191,12 +190,13 @@ class _Stacked(torch.autograd.Function):
 
 def _uncertainty(tell: Tensor, foretell: Tensor, materials: Sequence[Material]) -> Tensor:
     """As `Foresight.loss`, of all positions together."""
-    (batch, length, _), rank = materials[0].u.shape, tell.shape[1]
-    at, apart = telling_positions(batch, length, tell.device)
-    row = torch.arange(batch, device=tell.device).unsqueeze(1)
-    before = torch.stack([m.h[row, (at - 1).clamp_min(0)] for m in materials])
-    told = (before.flatten(1, 2) @ tell.mT).view(*before.shape[:3], rank)
-    told = torch.where((at == 0).unsqueeze(2), torch.stack([m.carried for m in materials]).to(told.dtype), told)
-    seen = torch.stack([m.u[row, at] for m in materials])
-    prediction = (told.flatten(1, 2) @ foretell.mT).view(seen.shape)
-    return (distance(seen, prediction) * apart).sum()
+    batch, length, _ = materials[0].u.shape
+    positions = telling_positions(batch, length, tell.device)
+    seen, before = (torch.stack(parts) for parts in zip(*(positions.pick(m.u, m.h) for m in materials), strict=True))
+    carried = torch.stack([m.carried for m in materials])
+    return positions.missed(seen, _mapped(before, tell), carried, lambda told: _mapped(told, foretell))
+
+
+def _mapped(x: Tensor, weights: Tensor) -> Tensor:
+    """Of each layer, x [L, B, P, C] by its own map, weights [L, C', C]."""
+    return (x.flatten(1, 2) @ weights.mT).view(*x.shape[:3], weights.shape[1])

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -146,8 +147,9 @@ class Cram(SequenceModel[BlockOutput, CramState]):
         plain = compiled and bool(self.config.episodic_layers) and (call is None or call.guessing)
         how = torch.compiler.set_stance("force_eager") if plain else contextlib.nullcontext()
         blocks = narrowed(self.blocks)
-        apart = self.training and compiled and not plain and room is not None
-        apart = apart and can_learn_together([b.module for b in blocks], timeline, policy, room.rows)  # type: ignore
+        apart = room is not None and self.training and compiled and not plain
+        if apart and room is not None:
+            apart = can_learn_together(cast(list[Block], list(self.blocks)), timeline, policy, room.rows)
         with how:
             for number, (block, memory) in enumerate(zip(blocks, states, strict=True)):
                 forced = dense if number in self.config.episodic_layers else None

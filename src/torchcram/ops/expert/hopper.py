@@ -16,15 +16,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from torchcram.ops.dispatch import on_device, on_hopper, processors
-from torchcram.ops.gluon import barrier
+from torchcram.ops.gluon import REGISTERS, barrier, described
 
 COLUMNS = 128
 _ROWS, _DEPTH, _STAGES = 64, 64, 4
 _WIDEST = 512  # whose weights leave room for what else has to be on the chip
-_REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
 
 def fits(x: Tensor, width: int) -> bool:
@@ -51,12 +49,12 @@ def euler_step(
     whole, part, weights = [_ROWS, COLUMNS], [_ROWS, _DEPTH], [COLUMNS, _DEPTH]
     with on_device(h):
         _euler_step_resident[(programs * across,)](
-            _described(h, part),
-            _described(h, whole),
-            _described(into, whole),
-            _described(weight, weights),
-            _described(after, whole),
-            _described(after if slope is None else slope, whole),
+            described(h, part),
+            described(h, whole),
+            described(into, whole),
+            described(weight, weights),
+            described(after, whole),
+            described(after if slope is None else slope, whole),
             log_gap,
             gate_weight,
             gate_bias,
@@ -68,13 +66,8 @@ def euler_step(
             LAST=squares is not None,
             STAGES=_STAGES,
             num_warps=4,
-            maxnreg=_REGISTERS,
+            maxnreg=REGISTERS,
         )
-
-
-def _described(x: Tensor, block: list[int]) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
-    return TensorDescriptor.from_tensor(x, block, layout)
 
 
 @gluon.jit

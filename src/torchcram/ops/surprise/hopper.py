@@ -14,16 +14,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from torchcram.ops.dispatch import on_device, on_hopper, processors
-from torchcram.ops.gluon import barrier
+from torchcram.ops.gluon import REGISTERS, barrier, described
 
 _TILE = 64  # positions, and columns of what is brought at a time
 _STAGES = 4
 _CHIP = 232_448 - 1024  # bytes that a program may have on the chip, less some for barriers
 _ALIGNED = 16  # bytes, at whose multiples rows begin
-_REGISTERS = 168  # of a thread, on average: 12 warps have all of them
 
 
 def fits(u: Tensor, told: Tensor, up: Tensor) -> bool:
@@ -43,9 +41,7 @@ def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor, out: Tensor) 
     programs = min(processors(u), -(-rows // _TILE))
     with on_device(u):
         _surprise_resident[(programs,)](
-            _described(u.view(rows, width)),
-            _described(told),
-            _described(up),
+            *(described(x, [_TILE, _TILE]) for x in (u.view(rows, width), told, up)),
             carried,
             out,
             rows,
@@ -54,13 +50,8 @@ def surprise(u: Tensor, told: Tensor, carried: Tensor, up: Tensor, out: Tensor) 
             RANK=up.shape[1],
             STAGES=_STAGES,
             num_warps=4,
-            maxnreg=_REGISTERS,
+            maxnreg=REGISTERS,
         )
-
-
-def _described(x: Tensor) -> TensorDescriptor:
-    block = [_TILE, _TILE]
-    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16))
 
 
 @gluon.jit
